@@ -1,0 +1,1 @@
+//! The fleet protocol and the device daemon.

@@ -1,0 +1,287 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, DataType};
+
+/// What a bundle says about its model: `manifest.json`, the first member. Unknown fields are refused within a
+/// major format version, so that a typing mistake is never silently ignored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Format version, `major.minor`; a reader refuses majors it does not know.
+    pub format: String,
+    /// Name of the model: letters, digits, `.`, `_`, `-`.
+    pub name: String,
+    /// Version of the model, as the user counts it.
+    pub version: String,
+    /// Numeric precision the graph was built to.
+    pub precision: Precision,
+    /// Inputs in the graph's order.
+    pub inputs: Vec<TensorInfo>,
+    /// Outputs in the graph's order.
+    pub outputs: Vec<TensorInfo>,
+    /// How an image becomes the input; absent for models that take tensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preprocessing: Option<Preprocessing>,
+    /// How the outputs become a result.
+    #[serde(default)]
+    pub postprocessing: Postprocessing,
+    /// Memory the model takes, by batch size.
+    pub memory: Vec<MemoryPlan>,
+    /// Measured differences from the float model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<AccuracySummary>,
+    /// Where the model came from.
+    pub provenance: Provenance,
+    /// Every other member: path to digest and size.
+    pub members: BTreeMap<String, MemberInfo>,
+}
+
+/// Numeric precision of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit float, as given.
+    Fp32,
+    /// 16-bit float where that is safe.
+    Fp16,
+    /// 8-bit integers with float where that is needed.
+    Int8,
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Fp32 => "fp32",
+            Self::Fp16 => "fp16",
+            Self::Int8 => "int8",
+        })
+    }
+}
+
+/// An input or output as the manifest declares it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorInfo {
+    /// Name in the graph.
+    pub name: String,
+    /// Element type.
+    pub dtype: DataType,
+    /// Lengths.
+    pub shape: Vec<DimInfo>,
+}
+
+/// One length: fixed, or a range for a dimension that varies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum DimInfo {
+    /// Always this long.
+    Fixed(usize),
+    /// Between `min` and `max` inclusive; engines are tuned for `opt`.
+    Range {
+        /// Symbol of the dimension in the graph; equal symbols are equal lengths.
+        name: String,
+        /// Shortest allowed.
+        min: usize,
+        /// Length to tune for.
+        opt: usize,
+        /// Longest allowed.
+        max: usize,
+    },
+}
+
+/// How an image becomes a model's input tensor. Steps in this order: decode, orient colours, resize,
+/// scale and normalize, lay out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preprocessing {
+    /// Channels and their order.
+    pub color: Color,
+    /// How the image is brought to the input's size.
+    pub resize: Resize,
+    /// Value = (pixel × `scale` − `mean`) ÷ `std`, pixel in 0..=255; one mean and std per channel.
+    pub scale: f32,
+    /// Mean per channel, in the order of `color`.
+    pub mean: Vec<f32>,
+    /// Standard deviation per channel, in the order of `color`.
+    pub std: Vec<f32>,
+    /// Order of the tensor's axes.
+    pub layout: Layout,
+}
+
+/// Channels and their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Color {
+    Rgb,
+    Bgr,
+    Gray,
+}
+
+/// Order of an image tensor's axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Layout {
+    Nchw,
+    Nhwc,
+}
+
+/// How an image is brought to the input's size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
+pub enum Resize {
+    /// To exactly this size, changing the aspect ratio.
+    Stretch {
+        /// Pixels.
+        width: usize,
+        /// Pixels.
+        height: usize,
+    },
+    /// Fitted inside, aspect ratio kept, the rest filled with `fill` (pixel value), image centred.
+    Letterbox {
+        /// Pixels.
+        width: usize,
+        /// Pixels.
+        height: usize,
+        /// Pixel value of the border.
+        fill: u8,
+    },
+    /// Shorter side to `resize`, then the centre of this size.
+    CenterCrop {
+        /// Length of the shorter side in pixels, before cropping.
+        resize: usize,
+        /// Pixels.
+        width: usize,
+        /// Pixels.
+        height: usize,
+    },
+    /// To this height, aspect ratio kept, padded on the right with zeros (after normalization) or squeezed to
+    /// `width`: lines of text.
+    FitHeight {
+        /// Pixels.
+        width: usize,
+        /// Pixels.
+        height: usize,
+    },
+    /// Longer side to at most `limit`, both sides rounded to a multiple of `multiple`: text detectors.
+    LimitLongSide {
+        /// Pixels.
+        limit: usize,
+        /// Pixels.
+        multiple: usize,
+    },
+}
+
+/// How the outputs become a result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "task", deny_unknown_fields)]
+pub enum Postprocessing {
+    /// The tensors as they are.
+    #[default]
+    Raw,
+    /// Scores per class; the result is the `top_k` best.
+    Classification {
+        /// Apply softmax first (the model's output is logits).
+        softmax: bool,
+        /// How many classes to report.
+        top_k: usize,
+        /// Names of the classes in the output's order.
+        labels: Vec<String>,
+    },
+    /// Text recognition: [batch, time, classes], class 0 is CTC's blank, class i is `alphabet[i - 1]`.
+    Ctc {
+        /// The characters.
+        alphabet: Vec<String>,
+    },
+    /// Text detection: a probability map [batch, 1, height, width] (DB).
+    TextDetection {
+        /// Pixels above this are text.
+        threshold: f32,
+        /// Boxes whose mean probability is below this are dropped.
+        box_threshold: f32,
+        /// How far boxes grow: offset = area × ratio ÷ perimeter.
+        unclip_ratio: f32,
+    },
+    /// A vector to compare by cosine.
+    Embedding,
+}
+
+/// Memory the model takes at one batch size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryPlan {
+    /// Batch size.
+    pub batch: usize,
+    /// Constants.
+    pub weights: Bytes,
+    /// Intermediate tensors at their peak, with lifetimes planned.
+    pub activations: Bytes,
+    /// Inputs and outputs.
+    pub io: Bytes,
+}
+
+/// Differences from the float model, measured on the user's data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccuracySummary {
+    /// Samples compared.
+    pub samples: usize,
+    /// Per output.
+    pub outputs: Vec<OutputAccuracy>,
+    /// The task's own metric, when labels were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskAccuracy>,
+}
+
+/// How close one output is to the float model's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputAccuracy {
+    /// Name of the output.
+    pub name: String,
+    /// Signal to quantization noise ratio in dB: 10·log₁₀(Σ ref² ÷ Σ (ref − out)²) over all samples.
+    pub sqnr_db: f64,
+    /// Cosine similarity over all samples.
+    pub cosine: f64,
+    /// Largest absolute difference.
+    pub max_abs: f64,
+}
+
+/// The task's own metric for the float model and for this one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskAccuracy {
+    /// Name of the metric, such as `top-1` or `character accuracy`.
+    pub metric: String,
+    /// The float model's value, 0..=1.
+    pub float: f64,
+    /// This model's value, 0..=1.
+    pub this: f64,
+}
+
+/// Where a model came from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// File name of the source model.
+    pub source: String,
+    /// SHA-256 of the source model, lower-case hex.
+    pub source_sha256: String,
+    /// Program and version that built the bundle.
+    pub tool: String,
+    /// Options that led to it, by name.
+    pub options: BTreeMap<String, String>,
+}
+
+/// Digest and size of a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberInfo {
+    /// SHA-256, lower-case hex.
+    pub sha256: String,
+    /// Size in bytes.
+    pub size: Bytes,
+}

@@ -1,0 +1,1 @@
+//! Raising models to a newer operator set.

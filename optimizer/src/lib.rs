@@ -1,0 +1,1 @@
+//! Graph in, better graph out: passes, precision, calibration, memory plan, report.

@@ -1,0 +1,1 @@
+//! The ways to execute a model.

@@ -1,0 +1,175 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueName};
+
+use crate::memory::{Budget, BudgetError};
+
+/// A way to execute models on some hardware.
+pub trait Backend: Send + Sync {
+    /// Short name, as given on the command line: `cpu`, `cuda`, `tensorrt`.
+    fn name(&self) -> &'static str;
+
+    /// The library behind it and its version, for people.
+    fn description(&self) -> String;
+
+    /// Compiles a model for execution. Memory is reserved from the options' budget before anything is loaded.
+    ///
+    /// # Errors
+    /// When the budget does not allow it, or the library cannot execute the model.
+    fn compile(
+        &self,
+        model: ModelSource<'_>,
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Engine>, RuntimeError>;
+}
+
+/// Where the model to compile is.
+#[derive(Clone, Copy, Debug)]
+pub enum ModelSource<'a> {
+    /// A graph in memory.
+    Model(&'a Model),
+    /// An encoded ONNX model without external data.
+    Bytes(&'a [u8]),
+    /// An ONNX file, with external data beside it if it has any.
+    File(&'a std::path::Path),
+}
+
+/// How to compile.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// Threads one `run` may use; 0 = all cores.
+    pub threads: usize,
+    /// Where memory is reserved. `None` = no limit.
+    pub budget: Option<Budget>,
+    /// What to reserve from the budget; `None` = estimated from the model's weights.
+    pub memory: Option<MemoryUse>,
+    /// Compute quantized models exactly as their Q/DQ graph says (slower): the reference for verification.
+    pub exact_quantization: bool,
+    /// Let the library fuse and rewrite the graph (`true` for use; `false` to observe every intermediate).
+    pub optimize: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            budget: None,
+            memory: None,
+            exact_quantization: false,
+            optimize: true,
+        }
+    }
+}
+
+/// Memory an engine takes, by part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MemoryUse {
+    /// Constants.
+    pub weights: Bytes,
+    /// Intermediate tensors, at their peak.
+    pub activations: Bytes,
+    /// Scratch memory of kernels.
+    pub workspace: Bytes,
+    /// Inputs and outputs.
+    pub io: Bytes,
+    /// The backend's own libraries and bookkeeping.
+    pub overhead: Bytes,
+}
+
+impl MemoryUse {
+    /// All parts together.
+    pub fn total(&self) -> Bytes {
+        self.weights + self.activations + self.workspace + self.io + self.overhead
+    }
+}
+
+/// Name, type and shape of an input or output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorSpec {
+    /// Name in the graph.
+    pub name: ValueName,
+    /// Element type.
+    pub dtype: DataType,
+    /// Lengths; a symbol or unknown may vary from run to run.
+    pub shape: Shape,
+}
+
+/// A compiled model, shared by its sessions.
+pub trait Engine: Send + Sync {
+    /// Inputs in the order `Session::run` takes them.
+    fn inputs(&self) -> &[TensorSpec];
+
+    /// Outputs in the order `Session::run` returns them.
+    fn outputs(&self) -> &[TensorSpec];
+
+    /// Memory reserved for this engine.
+    fn memory(&self) -> MemoryUse;
+
+    /// Opens a session. Sessions of one engine can run at the same time on different threads.
+    ///
+    /// # Errors
+    /// When the library cannot.
+    fn session(self: Arc<Self>) -> Result<Box<dyn Session>, RuntimeError>;
+}
+
+/// One stream of runs.
+pub trait Session: Send {
+    /// Runs the model once. The outputs stay valid until the next run; their storage is reused when shapes
+    /// repeat, so that the steady path allocates nothing where the library permits.
+    ///
+    /// # Errors
+    /// When number, type or shape of an input differ from the engine's, or the library fails.
+    fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RuntimeError>;
+}
+
+/// Why a model cannot be compiled or run.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A library of the backend is missing.
+    #[error("{library} was not found; tried: {}", tried.join(", "))]
+    LibraryNotFound {
+        /// The library.
+        library: &'static str,
+        /// Every place that was looked at, with what was wrong there.
+        tried: Vec<String>,
+    },
+    /// The model does not fit.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
+    /// The model file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The model cannot be encoded for the library.
+    #[error(transparent)]
+    Encode(#[from] edgeopt_models::onnx::WriteError),
+    /// The library refused the model.
+    #[error("{backend} cannot compile the model: {message}")]
+    Compile {
+        /// The backend's name.
+        backend: &'static str,
+        /// What the library said.
+        message: String,
+    },
+    /// An input does not match.
+    #[error("input {name:?}: {problem}")]
+    Input {
+        /// The input.
+        name: String,
+        /// What is wrong, with what was expected.
+        problem: String,
+    },
+    /// The library failed while running.
+    #[error("{backend} failed while running the model: {message}")]
+    Run {
+        /// The backend's name.
+        backend: &'static str,
+        /// What the library said.
+        message: String,
+    },
+}

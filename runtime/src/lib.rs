@@ -1,0 +1,12 @@
+//! Executes models: backends, the memory budget, sessions, pre- and post-processing.
+//!
+//! A [`Backend`] compiles a model into an [`Engine`]; an engine opens [`Session`]s; a session runs.
+//! Which library does the work stays behind these three traits.
+
+pub mod backends;
+mod engine;
+pub mod memory;
+
+pub use engine::{
+    Backend, CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec,
+};

@@ -1,0 +1,5 @@
+//! The memory budget of a device or process.
+
+mod budget;
+
+pub use budget::{Budget, BudgetError, Reservation};
