@@ -1,0 +1,119 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Generation, SlotName};
+
+/// What a device should run: the whole of it, so that a device that missed any number of messages converges
+/// from the last one alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DesiredState {
+    /// Counts up with each change; see [`Generation`].
+    pub generation: Generation,
+    /// Slots by name; a slot that is absent here is to be emptied.
+    pub slots: BTreeMap<SlotName, SlotSpec>,
+}
+
+/// The model a slot should hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlotSpec {
+    /// Name of the model, as in the bundle's manifest.
+    pub model: String,
+    /// Version of the model, as in the bundle's manifest.
+    pub version: String,
+    /// SHA-256 of the bundle file, lower-case hex.
+    pub sha256: String,
+    /// Size of the bundle file in bytes: space is reserved before the download starts.
+    pub size: u64,
+    /// Where to get it.
+    pub source: ModelSource,
+}
+
+/// Where a device gets a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ModelSource {
+    /// `http:`, `https:` or `file:`.
+    Url(String),
+    /// Chunks over MQTT, asked for by the device under `blob/<id>`.
+    Blob(String),
+}
+
+/// How far a slot has come towards its specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// Nothing there.
+    Absent,
+    /// The bundle is being fetched.
+    Downloading,
+    /// Digest and signature are right.
+    Verified,
+    /// Unpacked, its engine built beside the running one.
+    Staged,
+    /// Its golden outputs were reproduced.
+    SelfTested,
+    /// It answers.
+    Active,
+    /// Refused or rolled back; the reason says why, and the previous model answers if there was one.
+    Failed,
+}
+
+/// One slot as a device reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedSlot {
+    /// How far the desired model has come.
+    pub phase: Phase,
+    /// Version that answers now, whatever the phase.
+    pub active_version: Option<String>,
+    /// Version kept for roll-back.
+    pub previous_version: Option<String>,
+    /// Why, when the phase is [`Phase::Failed`].
+    pub reason: Option<String>,
+}
+
+/// What a device runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedState {
+    /// The desired generation this answers.
+    pub generation: Generation,
+    /// Slots by name.
+    pub slots: BTreeMap<SlotName, ReportedSlot>,
+}
+
+/// Whether a device is reachable; the offline form is its last will.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Connected to the broker.
+    pub online: bool,
+    /// Version of the daemon.
+    pub agent_version: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESIRED: &str = r#"{"generation": 7, "slots": {"detector": {"model": "ppocr-det", "version": "2",
+        "sha256": "ab", "size": 12, "source": {"url": "https://models.example/det.edge"}}}}"#;
+
+    #[test]
+    fn desired_state_reads_back_as_written() {
+        let state: DesiredState = serde_json::from_str(DESIRED).unwrap();
+        assert!(state.generation.supersedes(Generation(6)));
+        assert!(!state.generation.supersedes(Generation(7)));
+        let again: DesiredState = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
+        assert_eq!(state, again);
+    }
+
+    #[test]
+    fn misspelt_fields_and_bad_slot_names_are_refused_by_name() {
+        let error =
+            serde_json::from_str::<DesiredState>(&DESIRED.replace("\"size\"", "\"sise\"")).unwrap_err();
+        assert!(error.to_string().contains("sise"), "{error}");
+        let error = serde_json::from_str::<DesiredState>(&DESIRED.replace("detector", "a/b")).unwrap_err();
+        assert!(error.to_string().contains("a/b"), "{error}");
+    }
+}
