@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{Graph, Model};
 use crate::ValueName;
@@ -7,6 +7,8 @@ use crate::ValueName;
 #[derive(Clone, Debug, Default)]
 pub struct NameGenerator {
     taken: HashSet<String>,
+    /// The last number given to each base, so that a thousand equal names do not take a million tries.
+    counts: HashMap<String, usize>,
 }
 
 impl NameGenerator {
@@ -37,12 +39,16 @@ impl NameGenerator {
     /// `base` if it is free, else `base_1`, `base_2`, …; the name is taken from now on.
     pub fn fresh(&mut self, base: &str) -> ValueName {
         let base = if base.is_empty() { "value" } else { base };
-        let mut name = base.to_owned();
-        let mut count = 0usize;
-        while !self.taken.insert(name.clone()) {
-            count += 1;
-            name = format!("{base}_{count}");
+        if self.taken.insert(base.to_owned()) {
+            return base.into();
         }
-        name.into()
+        let count = self.counts.entry(base.to_owned()).or_default();
+        loop {
+            *count += 1;
+            let name = format!("{base}_{count}");
+            if self.taken.insert(name.clone()) {
+                return name.into();
+            }
+        }
     }
 }

@@ -1,17 +1,24 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
-use onnx_protobuf::attribute_proto::AttributeType;
-use onnx_protobuf::tensor_shape_proto::dimension;
-use onnx_protobuf::type_proto::Value as TypeValue;
-use onnx_protobuf::{
-    AttributeProto, GraphProto, Message, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto,
-    ValueInfoProto,
-};
+use onnx_protobuf::{GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto};
 
+use super::attributes::read_attribute;
+use super::scopes::normalize;
+use super::source::{Source, open};
+use super::tensor_proto::read_tensor;
+use super::types::read_value_info;
+use super::wire::WireError;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Attribute, DataType, Dim, Graph, Model, Node, Shape, Tensor, TensorError, ValueInfo, ValueType};
+use crate::{Graph, Model, Node};
+
+/// The IR versions that can be read.
+pub const IR_VERSIONS: RangeInclusive<i64> = 3..=13;
+
+/// From this IR version on an initializer need not be a graph input, and one that is an input is its default.
+const DEFAULTS_FROM_IR: i64 = 4;
 
 /// Why a file is not a model we can work on.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +31,9 @@ pub enum ReadError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The bytes are not a well-formed protobuf message, or one made to exhaust memory.
+    #[error("not an ONNX model: {0}")]
+    Wire(#[from] WireError),
     /// The bytes are not a protobuf message.
     #[error("not an ONNX model: {0}")]
     Decode(protobuf::Error),
@@ -37,7 +47,7 @@ pub enum ReadError {
     },
 }
 
-fn invalid(place: impl Into<String>, problem: impl Into<String>) -> ReadError {
+pub(super) fn invalid(place: impl Into<String>, problem: impl Into<String>) -> ReadError {
     ReadError::Invalid {
         place: place.into(),
         problem: problem.into(),
@@ -46,49 +56,101 @@ fn invalid(place: impl Into<String>, problem: impl Into<String>) -> ReadError {
 
 /// Reads a model from a file.
 ///
+/// The file is mapped and weights (tensors of 1 KiB and more) stay in it, so that reading takes memory for
+/// the model's structure only (see [`memory_bound`](super::memory_bound)); external data is mapped likewise, from
+/// regular files inside the model's folder. **The files must not be truncated or rewritten in place while
+/// the model or one of its tensors is alive** (replacing them by renaming, as [`write_file`](super::write_file)
+/// does, is fine).
+///
+/// What is changed on the way, so that later steps need not care:
+/// - nodes get a name that is unique in their graph and stand in topological order;
+/// - values of subgraphs that shadow an outer value or repeat a name of a sibling subgraph are renamed;
+/// - the domain `ai.onnx` becomes `""`;
+/// - up to IR version 3 every initializer had to be listed as an input too: there it is a constant, and
+///   is taken off the main graph's inputs (writing puts it back). From IR version 4 on such an initializer
+///   is a default that callers may override, and stays an input.
+///
 /// # Errors
 /// When the file cannot be read or is not a well-formed ONNX model.
 pub fn read_file(path: &Path) -> Result<Model, ReadError> {
-    let bytes = std::fs::read(path).map_err(|source| ReadError::Io {
+    let map = open(path).map_err(|source| ReadError::Io {
         path: path.into(),
         source,
     })?;
-    read_bytes(&bytes)
+    let (structure, source) = Source::file(&map, path)?;
+    read(structure, source)
 }
 
-/// Reads a model from memory.
+/// Reads a model from memory; as [`read_file`], but the weights are copied, and external data is an error.
 ///
 /// # Errors
 /// When the bytes are not a well-formed ONNX model.
 pub fn read_bytes(bytes: &[u8]) -> Result<Model, ReadError> {
-    let mut proto = ModelProto::parse_from_bytes(bytes).map_err(ReadError::Decode)?;
+    let (structure, source) = Source::memory(bytes)?;
+    read(structure, source)
+}
+
+fn read(structure: Vec<u8>, mut source: Source<'_>) -> Result<Model, ReadError> {
+    let mut proto = ModelProto::parse_from_bytes(&structure).map_err(ReadError::Decode)?;
+    drop(structure);
+    let ir_version = std::mem::take(&mut proto.ir_version);
+    if !IR_VERSIONS.contains(&ir_version) {
+        let (oldest, newest) = (IR_VERSIONS.start(), IR_VERSIONS.end());
+        return Err(invalid(
+            "model",
+            format!("IR version {ir_version} is not supported ({oldest} to {newest} are); export it again, or convert it"),
+        ));
+    }
     let graph = proto
         .graph
         .take()
         .ok_or_else(|| invalid("model", "it has no graph"))?;
-    let mut opsets = std::collections::BTreeMap::new();
-    for import in std::mem::take(&mut proto.opset_import) {
-        opsets.insert(domain(import.domain), import.version);
-    }
-    let metadata = std::mem::take(&mut proto.metadata_props)
-        .into_iter()
-        .map(|entry| (entry.key, entry.value))
+    let opsets = read_opsets(&mut proto.opset_import)?;
+    let metadata = proto
+        .metadata_props
+        .iter()
+        .map(|entry| (entry.key.clone(), entry.value.clone()))
         .collect();
-    let ir_version = std::mem::take(&mut proto.ir_version);
+    proto.metadata_props.retain_mut(|entry| {
+        entry.value.clear();
+        entry.special_fields != Default::default()
+    });
     let producer = std::mem::take(&mut proto.producer_name);
-    let graph = read_graph(graph)?;
-    Ok(Model {
+    let mut model = Model {
         ir_version,
         opsets,
         producer,
         metadata,
-        graph,
+        graph: read_graph(graph, &mut source)?,
         extra: leftover(proto),
-    })
+    };
+    if ir_version < DEFAULTS_FROM_IR {
+        let Graph { inputs, initializers, .. } = &mut model.graph;
+        inputs.retain(|input| !initializers.contains_key(&input.name));
+    }
+    normalize(&mut model)?;
+    Ok(model)
+}
+
+/// Reads the imports; those with unknown fields stay in the list.
+fn read_opsets(imports: &mut Vec<OperatorSetIdProto>) -> Result<BTreeMap<String, i64>, ReadError> {
+    let mut opsets = BTreeMap::new();
+    for import in imports.iter_mut() {
+        import.domain = domain(std::mem::take(&mut import.domain));
+        let earlier = opsets.insert(import.domain.clone(), import.version);
+        if earlier.is_some_and(|earlier| earlier != import.version) {
+            return Err(invalid(
+                "model",
+                format!("it imports two versions of the operator set {:?}", import.domain),
+            ));
+        }
+    }
+    imports.retain(|import| import.special_fields != Default::default());
+    Ok(opsets)
 }
 
 /// What remains of a message after everything modelled was taken out of it.
-fn leftover<M: Message + PartialEq>(message: M) -> Option<Box<M>> {
+pub(super) fn leftover<M: Message + PartialEq>(message: M) -> Option<Box<M>> {
     (message != M::default()).then(|| Box::new(message))
 }
 
@@ -100,65 +162,89 @@ fn domain(text: String) -> String {
     }
 }
 
-fn read_graph(mut proto: GraphProto) -> Result<Graph, ReadError> {
+pub(super) fn read_graph(mut proto: GraphProto, source: &mut Source<'_>) -> Result<Graph, ReadError> {
     let mut initializers = IndexMap::new();
     for mut tensor in std::mem::take(&mut proto.initializer) {
         let name = std::mem::take(&mut tensor.name);
-        let value = read_tensor(tensor, &name)?;
+        if name.is_empty() {
+            return Err(invalid(format!("graph {:?}", proto.name), "an initializer has no name"));
+        }
+        let (value, rest) = read_tensor(tensor, &name, source)?;
         if initializers.insert(name.as_str().into(), value).is_some() {
             return Err(invalid(format!("initializer {name:?}"), "it is defined twice"));
         }
+        if let Some(mut rest) = rest {
+            rest.name = name;
+            proto.initializer.push(*rest);
+        }
     }
-    let mut names = HashSet::new();
+    let mut names = NodeNames::default();
     let mut nodes = Vec::with_capacity(proto.node.len());
     for node in std::mem::take(&mut proto.node) {
-        nodes.push(read_node(node, &mut names)?);
+        nodes.push(read_node(node, &mut names, source)?);
     }
     let mut value_types = HashMap::new();
     for info in std::mem::take(&mut proto.value_info) {
-        let info = read_value_info(info)?;
+        let info = read_value_info(info);
+        if let Some(mut rest) = info.extra {
+            rest.name = info.name.to_string();
+            proto.value_info.push(*rest);
+        }
         value_types.insert(info.name, info.ty);
     }
-    let inputs = std::mem::take(&mut proto.input)
-        .into_iter()
-        .map(read_value_info)
-        .collect::<Result<_, _>>()?;
-    let outputs = std::mem::take(&mut proto.output)
-        .into_iter()
-        .map(read_value_info)
-        .collect::<Result<_, _>>()?;
+    let inputs = std::mem::take(&mut proto.input);
+    let outputs = std::mem::take(&mut proto.output);
     let name = std::mem::take(&mut proto.name);
     Ok(Graph {
         name,
         nodes,
-        inputs,
-        outputs,
+        inputs: inputs.into_iter().map(read_value_info).collect(),
+        outputs: outputs.into_iter().map(read_value_info).collect(),
         initializers,
         value_types,
         extra: leftover(proto),
     })
 }
 
-fn read_node(mut proto: NodeProto, names: &mut HashSet<String>) -> Result<Node, ReadError> {
+/// Gives each node of a graph a name of its own.
+#[derive(Default)]
+struct NodeNames {
+    taken: HashSet<String>,
+    counts: HashMap<String, usize>,
+}
+
+impl NodeNames {
+    fn unique(&mut self, base: String) -> String {
+        if self.taken.insert(base.clone()) {
+            return base;
+        }
+        let count = self.counts.entry(base.clone()).or_default();
+        loop {
+            *count += 1;
+            let name = format!("{base}_{count}");
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+fn read_node(mut proto: NodeProto, names: &mut NodeNames, source: &mut Source<'_>) -> Result<Node, ReadError> {
     let op_type = std::mem::take(&mut proto.op_type);
-    let base = match std::mem::take(&mut proto.name) {
+    let name = names.unique(match std::mem::take(&mut proto.name) {
         name if name.is_empty() => op_type.clone(),
         name => name,
-    };
-    let mut name = base.clone();
-    let mut count = 0usize;
-    while !names.insert(name.clone()) {
-        count += 1;
-        name = format!("{base}_{count}");
-    }
-    let mut attributes = std::collections::BTreeMap::new();
+    });
+    let mut attributes = BTreeMap::new();
     for mut attribute in std::mem::take(&mut proto.attribute) {
         let key = std::mem::take(&mut attribute.name);
-        let place = format!("node {name:?}, attribute {key:?}");
-        if attributes
-            .insert(key, read_attribute(attribute, &place)?)
-            .is_some()
-        {
+        let place = format!("{op_type} node {name:?}, attribute {key:?}");
+        let (value, rest) = read_attribute(attribute, &place, source)?;
+        if let Some(mut rest) = rest {
+            rest.name.clone_from(&key);
+            proto.attribute.push(*rest);
+        }
+        if attributes.insert(key, value).is_some() {
             return Err(invalid(place, "it is given twice"));
         }
     }
@@ -166,140 +252,9 @@ fn read_node(mut proto: NodeProto, names: &mut HashSet<String>) -> Result<Node, 
         op_type,
         domain: domain(std::mem::take(&mut proto.domain)),
         name,
-        inputs: std::mem::take(&mut proto.input)
-            .into_iter()
-            .map(Into::into)
-            .collect(),
-        outputs: std::mem::take(&mut proto.output)
-            .into_iter()
-            .map(Into::into)
-            .collect(),
+        inputs: std::mem::take(&mut proto.input).into_iter().map(Into::into).collect(),
+        outputs: std::mem::take(&mut proto.output).into_iter().map(Into::into).collect(),
         attributes,
         extra: leftover(proto),
     })
-}
-
-fn read_attribute(mut proto: AttributeProto, place: &str) -> Result<Attribute, ReadError> {
-    let Ok(kind) = proto.type_.enum_value() else {
-        return Ok(Attribute::Other(Box::new(proto)));
-    };
-    if !proto.ref_attr_name.is_empty() {
-        return Ok(Attribute::Other(Box::new(proto)));
-    }
-    let missing = || invalid(place, "its value is missing");
-    Ok(match kind {
-        AttributeType::INT => Attribute::Int(proto.i),
-        AttributeType::FLOAT => Attribute::Float(proto.f),
-        AttributeType::STRING => Attribute::String(proto.s),
-        AttributeType::TENSOR => Attribute::Tensor(read_tensor(proto.t.take().ok_or_else(missing)?, place)?),
-        AttributeType::GRAPH => Attribute::Graph(Box::new(read_graph(proto.g.take().ok_or_else(missing)?)?)),
-        AttributeType::INTS => Attribute::Ints(proto.ints),
-        AttributeType::FLOATS => Attribute::Floats(proto.floats),
-        AttributeType::STRINGS => Attribute::Strings(proto.strings),
-        AttributeType::TENSORS => Attribute::Tensors(
-            proto
-                .tensors
-                .into_iter()
-                .map(|tensor| read_tensor(tensor, place))
-                .collect::<Result<_, _>>()?,
-        ),
-        AttributeType::GRAPHS => Attribute::Graphs(
-            proto
-                .graphs
-                .into_iter()
-                .map(read_graph)
-                .collect::<Result<_, _>>()?,
-        ),
-        _ => Attribute::Other(Box::new(proto)),
-    })
-}
-
-fn read_value_info(mut proto: ValueInfoProto) -> Result<ValueInfo, ReadError> {
-    let name = std::mem::take(&mut proto.name);
-    let ty = read_type(proto.type_.take());
-    Ok(ValueInfo {
-        name: name.into(),
-        ty,
-        extra: leftover(proto),
-    })
-}
-
-fn read_type(proto: Option<TypeProto>) -> ValueType {
-    let Some(proto) = proto else {
-        return ValueType::Other(None);
-    };
-    match &proto.value {
-        Some(TypeValue::TensorType(tensor)) => match DataType::from_onnx(tensor.elem_type) {
-            Some(dtype) => ValueType::Tensor {
-                dtype,
-                shape: tensor.shape.as_ref().map(read_shape),
-            },
-            None => ValueType::Other(Some(Box::new(proto))),
-        },
-        Some(TypeValue::SequenceType(sequence)) => {
-            ValueType::Sequence(Box::new(read_type(sequence.elem_type.as_ref().cloned())))
-        }
-        Some(TypeValue::OptionalType(optional)) => {
-            ValueType::Optional(Box::new(read_type(optional.elem_type.as_ref().cloned())))
-        }
-        _ => ValueType::Other(Some(Box::new(proto))),
-    }
-}
-
-fn read_shape(proto: &TensorShapeProto) -> Shape {
-    proto
-        .dim
-        .iter()
-        .map(|dim| match &dim.value {
-            Some(dimension::Value::DimValue(n)) => usize::try_from(*n).map_or(Dim::Unknown, Dim::Known),
-            Some(dimension::Value::DimParam(name)) if !name.is_empty() => Dim::from(name.as_str()),
-            _ => Dim::Unknown,
-        })
-        .collect()
-}
-
-fn read_tensor(proto: TensorProto, place: &str) -> Result<Tensor, ReadError> {
-    let wrong = |error: TensorError| invalid(format!("tensor {place:?}"), error.to_string());
-    let dtype = DataType::from_onnx(proto.data_type).ok_or_else(|| {
-        invalid(
-            format!("tensor {place:?}"),
-            format!("its data type {} is not known", proto.data_type),
-        )
-    })?;
-    let dims: Vec<usize> = proto
-        .dims
-        .iter()
-        .map(|dim| usize::try_from(*dim))
-        .collect::<Result<_, _>>()
-        .map_err(|_| {
-            invalid(
-                format!("tensor {place:?}"),
-                format!("negative length in {:?}", proto.dims),
-            )
-        })?;
-    if dtype == DataType::String {
-        return Tensor::strings(&dims, proto.string_data).map_err(wrong);
-    }
-    if !proto.raw_data.is_empty() {
-        return Tensor::from_bytes(dtype, &dims, &proto.raw_data).map_err(wrong);
-    }
-    let bytes: Vec<u8> = match dtype {
-        DataType::Float32 | DataType::Complex64 => bytemuck::cast_slice(&proto.float_data).to_vec(),
-        DataType::Float64 | DataType::Complex128 => bytemuck::cast_slice(&proto.double_data).to_vec(),
-        DataType::Int64 => bytemuck::cast_slice(&proto.int64_data).to_vec(),
-        DataType::Int32 => bytemuck::cast_slice(&proto.int32_data).to_vec(),
-        DataType::Uint64 => bytemuck::cast_slice(&proto.uint64_data).to_vec(),
-        DataType::Uint32 => proto
-            .uint64_data
-            .iter()
-            .flat_map(|x| (*x as u32).to_le_bytes())
-            .collect(),
-        _ if dtype.bits() == Some(16) => proto
-            .int32_data
-            .iter()
-            .flat_map(|x| (*x as u16).to_le_bytes())
-            .collect(),
-        _ => proto.int32_data.iter().map(|x| *x as u8).collect(),
-    };
-    Tensor::from_bytes(dtype, &dims, &bytes).map_err(wrong)
 }

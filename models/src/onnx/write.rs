@@ -1,15 +1,16 @@
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
-use onnx_protobuf::attribute_proto::AttributeType;
-use onnx_protobuf::tensor_shape_proto::{Dimension, dimension};
-use onnx_protobuf::type_proto::{self, Value as TypeValue};
+use onnx_protobuf::tensor_proto::DataLocation;
 use onnx_protobuf::{
-    AttributeProto, GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
+    ValueInfoProto,
 };
 
-use crate::{Attribute, Dim, Graph, Model, Node, Shape, Tensor, ValueInfo, ValueName, ValueType};
+use super::attributes::write_attribute;
+use super::tensor_proto::tensor_header;
+use super::types::write_value_info;
+use crate::{Graph, Model, Node, Shape, Tensor, ValueInfo, ValueName, ValueType};
 
 /// Why a model cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -23,212 +24,174 @@ pub enum WriteError {
         source: std::io::Error,
     },
     /// The message cannot be encoded (it is larger than protobuf's 2 GiB).
-    #[error("cannot encode the model: {0}")]
+    #[error("cannot encode the model: {0}; write it to a file with external data")]
     Encode(protobuf::Error),
 }
 
-/// Writes a model to a file: beside it first, then renamed into place, so that it is never half-written.
-///
-/// # Errors
-/// When the file cannot be written or the model exceeds protobuf's 2 GiB.
-pub fn write_file(model: &Model, path: &Path) -> Result<(), WriteError> {
-    let io = |source| WriteError::Io {
-        path: path.into(),
-        source,
-    };
-    let bytes = write_bytes(model)?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-    file.write_all(&bytes)
-        .and_then(|()| file.as_file().sync_all())
-        .map_err(io)?;
-    file.persist(path).map_err(|error| io(error.error))?;
-    Ok(())
-}
-
-/// Encodes a model.
+/// Encodes a model, with all weights inside.
 ///
 /// # Errors
 /// When the model exceeds protobuf's 2 GiB.
 pub fn write_bytes(model: &Model) -> Result<Vec<u8>, WriteError> {
+    let mut payload = Payload::default();
+    model_proto(model, &mut payload).write_to_bytes().map_err(WriteError::Encode)
+}
+
+/// Where tensors' bytes go: into the message, or to places in a file beside it.
+#[derive(Default)]
+pub(super) struct Payload<'a> {
+    external: Option<(&'a str, u64)>,
+    /// The tensors that go to the file, with their offsets, in order; and where the file ends.
+    pub(super) placed: Vec<(Tensor, u64)>,
+    pub(super) end: u64,
+}
+
+impl<'a> Payload<'a> {
+    /// Initializers of `from` bytes and more go to the file `location`.
+    pub(super) fn external(location: &'a str, from: u64) -> Self {
+        Self {
+            external: Some((location, from)),
+            ..Self::default()
+        }
+    }
+
+    /// A tensor with its data in the message.
+    pub(super) fn inline(&mut self, tensor: &Tensor, name: &str, rest: Option<&TensorProto>) -> TensorProto {
+        let mut proto = tensor_header(tensor, name, rest);
+        proto.raw_data = tensor.as_bytes().to_vec();
+        proto
+    }
+
+    fn initializer(&mut self, tensor: &Tensor, name: &str, rest: Option<&TensorProto>) -> TensorProto {
+        let len = tensor.as_bytes().len() as u64;
+        let Some((location, _)) = self.external.filter(|(_, from)| len >= (*from).max(1)) else {
+            return self.inline(tensor, name, rest);
+        };
+        // pages for what a runtime maps, cache lines for the rest
+        let alignment = if len >= 1 << 16 { 4096 } else { 64 };
+        let offset = self.end.next_multiple_of(alignment);
+        self.end = offset + len;
+        self.placed.push((tensor.clone(), offset));
+        let mut proto = tensor_header(tensor, name, rest);
+        proto.data_location = DataLocation::EXTERNAL.into();
+        proto.external_data = [
+            ("location", location.to_owned()),
+            ("offset", offset.to_string()),
+            ("length", len.to_string()),
+        ]
+        .into_iter()
+        .map(|(key, value)| entry(key, value))
+        .collect();
+        proto
+    }
+}
+
+fn entry(key: &str, value: String) -> StringStringEntryProto {
+    StringStringEntryProto {
+        key: key.to_owned(),
+        value,
+        ..Default::default()
+    }
+}
+
+pub(super) fn model_proto(model: &Model, payload: &mut Payload<'_>) -> ModelProto {
     let mut proto: ModelProto = start_from(&model.extra);
     proto.ir_version = model.ir_version;
     proto.producer_name.clone_from(&model.producer);
+    let imports = std::mem::take(&mut proto.opset_import);
     proto.opset_import = model
         .opsets
         .iter()
-        .map(|(domain, version)| OperatorSetIdProto {
-            domain: domain.clone(),
-            version: *version,
-            ..Default::default()
+        .map(|(domain, version)| {
+            let rest = imports.iter().find(|import| import.domain == *domain);
+            OperatorSetIdProto {
+                domain: domain.clone(),
+                version: *version,
+                ..rest.cloned().unwrap_or_default()
+            }
         })
         .collect();
+    let entries = std::mem::take(&mut proto.metadata_props);
     proto.metadata_props = model
         .metadata
         .iter()
-        .map(|(key, value)| StringStringEntryProto {
-            key: key.clone(),
-            value: value.clone(),
-            ..Default::default()
+        .map(|(key, value)| {
+            let rest = entries.iter().find(|entry| entry.key == *key);
+            StringStringEntryProto {
+                key: key.clone(),
+                value: value.clone(),
+                ..rest.cloned().unwrap_or_default()
+            }
         })
         .collect();
-    proto.graph = Some(graph_proto(&model.graph)).into();
-    proto.write_to_bytes().map_err(WriteError::Encode)
+    let mut graph = write_graph(&model.graph, payload);
+    if model.ir_version < 4 {
+        list_constants_as_inputs(&model.graph, &mut graph);
+    }
+    proto.graph = Some(graph).into();
+    proto
+}
+
+/// Up to IR version 3 every initializer must be an input as well.
+fn list_constants_as_inputs(graph: &Graph, proto: &mut GraphProto) {
+    let inputs: HashSet<&str> = graph.inputs.iter().map(|input| &*input.name).collect();
+    for (name, tensor) in graph.initializers.iter().filter(|(name, _)| !inputs.contains(&***name)) {
+        let info = ValueInfo::tensor(name.clone(), tensor.dtype(), Shape::known(tensor.dims()));
+        proto.input.push(write_value_info(&info, None));
+    }
 }
 
 fn start_from<M: Message + Default + Clone>(extra: &Option<Box<M>>) -> M {
     extra.as_deref().cloned().unwrap_or_default()
 }
 
-fn graph_proto(graph: &Graph) -> GraphProto {
+pub(super) fn write_graph(graph: &Graph, payload: &mut Payload<'_>) -> GraphProto {
     let mut proto: GraphProto = start_from(&graph.extra);
     proto.name.clone_from(&graph.name);
-    proto.node = graph.nodes.iter().map(node_proto).collect();
-    proto.input = graph.inputs.iter().map(value_info_proto).collect();
-    proto.output = graph.outputs.iter().map(value_info_proto).collect();
+    proto.node = graph.nodes.iter().map(|node| write_node(node, payload)).collect();
+    let value_info = |info: &ValueInfo| write_value_info(info, info.extra.as_deref());
+    proto.input = graph.inputs.iter().map(value_info).collect();
+    proto.output = graph.outputs.iter().map(value_info).collect();
+    let rests = std::mem::take(&mut proto.initializer);
+    let rests: HashMap<&str, &TensorProto> = rests.iter().map(|rest| (&*rest.name, rest)).collect();
     proto.initializer = graph
         .initializers
         .iter()
-        .map(|(name, tensor)| tensor_proto(tensor, name))
+        .map(|(name, tensor)| payload.initializer(tensor, name, rests.get(&**name).copied()))
         .collect();
+    let rests = std::mem::take(&mut proto.value_info);
+    let rests: HashMap<&str, &ValueInfoProto> = rests.iter().map(|rest| (&*rest.name, rest)).collect();
     let mut types: Vec<(&ValueName, &ValueType)> = graph.value_types.iter().collect();
     types.sort_by_key(|(name, _)| *name);
     proto.value_info = types
         .into_iter()
         .map(|(name, ty)| {
-            value_info_proto(&ValueInfo {
+            let info = ValueInfo {
                 name: name.clone(),
                 ty: ty.clone(),
                 extra: None,
-            })
+            };
+            write_value_info(&info, rests.get(&**name).copied())
         })
         .collect();
     proto
 }
 
-fn node_proto(node: &Node) -> NodeProto {
+fn write_node(node: &Node, payload: &mut Payload<'_>) -> NodeProto {
     let mut proto: NodeProto = start_from(&node.extra);
     proto.op_type.clone_from(&node.op_type);
     proto.domain.clone_from(&node.domain);
     proto.name.clone_from(&node.name);
     proto.input = node.inputs.iter().map(ToString::to_string).collect();
     proto.output = node.outputs.iter().map(ToString::to_string).collect();
+    let rests = std::mem::take(&mut proto.attribute);
     proto.attribute = node
         .attributes
         .iter()
-        .map(|(name, value)| attribute_proto(name, value))
+        .map(|(name, value)| {
+            let rest = rests.iter().find(|rest| rest.name == *name);
+            write_attribute(name, value, rest, payload)
+        })
         .collect();
-    proto
-}
-
-fn attribute_proto(name: &str, value: &Attribute) -> AttributeProto {
-    let mut proto = AttributeProto::new();
-    let kind = match value {
-        Attribute::Int(value) => {
-            proto.i = *value;
-            AttributeType::INT
-        }
-        Attribute::Float(value) => {
-            proto.f = *value;
-            AttributeType::FLOAT
-        }
-        Attribute::String(value) => {
-            proto.s.clone_from(value);
-            AttributeType::STRING
-        }
-        Attribute::Tensor(value) => {
-            proto.t = Some(tensor_proto(value, "")).into();
-            AttributeType::TENSOR
-        }
-        Attribute::Graph(value) => {
-            proto.g = Some(graph_proto(value)).into();
-            AttributeType::GRAPH
-        }
-        Attribute::Ints(values) => {
-            proto.ints.clone_from(values);
-            AttributeType::INTS
-        }
-        Attribute::Floats(values) => {
-            proto.floats.clone_from(values);
-            AttributeType::FLOATS
-        }
-        Attribute::Strings(values) => {
-            proto.strings.clone_from(values);
-            AttributeType::STRINGS
-        }
-        Attribute::Tensors(values) => {
-            proto.tensors = values.iter().map(|tensor| tensor_proto(tensor, "")).collect();
-            AttributeType::TENSORS
-        }
-        Attribute::Graphs(values) => {
-            proto.graphs = values.iter().map(graph_proto).collect();
-            AttributeType::GRAPHS
-        }
-        Attribute::Other(other) => {
-            proto = (**other).clone();
-            proto.name = name.to_owned();
-            return proto;
-        }
-    };
-    proto.name = name.to_owned();
-    proto.type_ = kind.into();
-    proto
-}
-
-fn value_info_proto(info: &ValueInfo) -> ValueInfoProto {
-    let mut proto: ValueInfoProto = start_from(&info.extra);
-    proto.name = info.name.to_string();
-    proto.type_ = type_proto(&info.ty).into();
-    proto
-}
-
-fn type_proto(ty: &ValueType) -> Option<TypeProto> {
-    let mut proto = TypeProto::new();
-    proto.value = Some(match ty {
-        ValueType::Tensor { dtype, shape } => TypeValue::TensorType(type_proto::Tensor {
-            elem_type: dtype.to_onnx(),
-            shape: shape.as_ref().map(shape_proto).into(),
-            ..Default::default()
-        }),
-        ValueType::Sequence(element) => TypeValue::SequenceType(type_proto::Sequence {
-            elem_type: type_proto(element).into(),
-            ..Default::default()
-        }),
-        ValueType::Optional(element) => TypeValue::OptionalType(type_proto::Optional {
-            elem_type: type_proto(element).into(),
-            ..Default::default()
-        }),
-        ValueType::Other(other) => return other.as_deref().cloned(),
-    });
-    Some(proto)
-}
-
-fn shape_proto(shape: &Shape) -> TensorShapeProto {
-    let dim = |dim: &Dim| Dimension {
-        value: match dim {
-            Dim::Known(n) => Some(dimension::Value::DimValue(*n as i64)),
-            Dim::Symbol(name) => Some(dimension::Value::DimParam(name.to_string())),
-            Dim::Unknown => None,
-        },
-        ..Default::default()
-    };
-    TensorShapeProto {
-        dim: shape.iter().map(dim).collect(),
-        ..Default::default()
-    }
-}
-
-fn tensor_proto(tensor: &Tensor, name: &str) -> TensorProto {
-    let mut proto = TensorProto::new();
-    proto.name = name.to_owned();
-    proto.dims = tensor.dims().iter().map(|n| *n as i64).collect();
-    proto.data_type = tensor.dtype().to_onnx();
-    match tensor.as_strings() {
-        Some(strings) => proto.string_data = strings.to_vec(),
-        None => proto.raw_data = tensor.as_bytes().to_vec(),
-    }
     proto
 }

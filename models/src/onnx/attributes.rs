@@ -1,0 +1,129 @@
+//! `AttributeProto` and [`Attribute`].
+
+use onnx_protobuf::AttributeProto;
+use onnx_protobuf::attribute_proto::AttributeType;
+
+use super::read::{ReadError, invalid, leftover, read_graph};
+use super::source::Source;
+use super::tensor_proto::read_tensor;
+use super::write::{Payload, write_graph};
+use crate::Attribute;
+
+/// The attribute, and what of the message it does not carry (documentation, unknown fields). Value fields
+/// other than the one its type names are dropped.
+pub(super) fn read_attribute(
+    mut proto: AttributeProto,
+    place: &str,
+    source: &mut Source<'_>,
+) -> Result<(Attribute, Option<Box<AttributeProto>>), ReadError> {
+    let kind = match proto.type_.enum_value() {
+        Ok(kind) if proto.ref_attr_name.is_empty() => kind,
+        _ => AttributeType::UNDEFINED,
+    };
+    let missing = || invalid(place, "its value is missing");
+    let mut rest = AttributeProto::default();
+    let attribute = match kind {
+        AttributeType::INT => Attribute::Int(proto.i),
+        AttributeType::FLOAT => Attribute::Float(proto.f),
+        AttributeType::STRING => Attribute::String(proto.s),
+        AttributeType::TENSOR => {
+            let proto = proto.t.take().ok_or_else(missing)?;
+            let name = proto.name.clone();
+            let (tensor, left) = read_tensor(proto, place, source)?;
+            let mut left = left.unwrap_or_default();
+            left.name = name;
+            rest.t.0 = leftover(*left);
+            Attribute::Tensor(tensor)
+        }
+        AttributeType::GRAPH => {
+            let graph = proto.g.take().ok_or_else(missing)?;
+            Attribute::Graph(Box::new(read_graph(graph, source)?))
+        }
+        AttributeType::INTS => Attribute::Ints(proto.ints),
+        AttributeType::FLOATS => Attribute::Floats(proto.floats),
+        AttributeType::STRINGS => Attribute::Strings(proto.strings),
+        AttributeType::TENSORS => Attribute::Tensors(
+            proto
+                .tensors
+                .into_iter()
+                .map(|tensor| read_tensor(tensor, place, source).map(|(tensor, _)| tensor))
+                .collect::<Result<_, _>>()?,
+        ),
+        AttributeType::GRAPHS => Attribute::Graphs(
+            proto
+                .graphs
+                .into_iter()
+                .map(|graph| read_graph(graph, source))
+                .collect::<Result<_, _>>()?,
+        ),
+        _ => {
+            source.restore(&mut proto).map_err(|problem| invalid(place, problem))?;
+            return Ok((Attribute::Other(Box::new(proto)), None));
+        }
+    };
+    rest.doc_string = proto.doc_string;
+    rest.special_fields = proto.special_fields;
+    Ok((attribute, leftover(rest)))
+}
+
+pub(super) fn write_attribute(
+    name: &str,
+    value: &Attribute,
+    rest: Option<&AttributeProto>,
+    payload: &mut Payload<'_>,
+) -> AttributeProto {
+    let mut proto = rest.cloned().unwrap_or_default();
+    let tensor_rest = proto.t.take();
+    let kind = match value {
+        Attribute::Int(value) => {
+            proto.i = *value;
+            AttributeType::INT
+        }
+        Attribute::Float(value) => {
+            proto.f = *value;
+            AttributeType::FLOAT
+        }
+        Attribute::String(value) => {
+            proto.s.clone_from(value);
+            AttributeType::STRING
+        }
+        Attribute::Tensor(value) => {
+            let name = tensor_rest.as_ref().map_or("", |rest| &rest.name);
+            // runtimes read shapes and constants from attributes while loading: these stay in the model
+            proto.t = Some(payload.inline(value, name, tensor_rest.as_ref())).into();
+            AttributeType::TENSOR
+        }
+        Attribute::Graph(value) => {
+            proto.g = Some(write_graph(value, payload)).into();
+            AttributeType::GRAPH
+        }
+        Attribute::Ints(values) => {
+            proto.ints.clone_from(values);
+            AttributeType::INTS
+        }
+        Attribute::Floats(values) => {
+            proto.floats.clone_from(values);
+            AttributeType::FLOATS
+        }
+        Attribute::Strings(values) => {
+            proto.strings.clone_from(values);
+            AttributeType::STRINGS
+        }
+        Attribute::Tensors(values) => {
+            proto.tensors = values.iter().map(|tensor| payload.inline(tensor, "", None)).collect();
+            AttributeType::TENSORS
+        }
+        Attribute::Graphs(values) => {
+            proto.graphs = values.iter().map(|graph| write_graph(graph, payload)).collect();
+            AttributeType::GRAPHS
+        }
+        Attribute::Other(other) => {
+            proto = (**other).clone();
+            proto.name = name.to_owned();
+            return proto;
+        }
+    };
+    proto.name = name.to_owned();
+    proto.type_ = kind.into();
+    proto
+}

@@ -1,0 +1,119 @@
+//! Where the bytes of a model's tensors come from: the message, the mapped file, or files beside it.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use onnx_protobuf::{AttributeProto, GraphProto, TensorProto};
+
+use super::external::{ExternalFiles, map_file};
+use super::wire::{Structure, WireError, separate};
+use crate::{DataType, Tensor};
+
+/// Smaller tensors are copied: a mapped one costs an unaligned view and keeps the file open.
+const MAPPED_FROM: usize = 1024;
+
+pub(super) struct Source<'a> {
+    bytes: &'a [u8],
+    map: Option<Arc<Mmap>>,
+    /// `None` when raw data stands in the messages themselves.
+    cuts: Option<Vec<Range<usize>>>,
+    external: Option<ExternalFiles>,
+}
+
+/// Maps a model's file.
+pub(super) fn open(path: &Path) -> std::io::Result<Arc<Mmap>> {
+    map_file(path).map(Arc::new)
+}
+
+impl<'a> Source<'a> {
+    /// A model in memory: the structure to parse, and the source of its tensors.
+    pub(super) fn memory(bytes: &'a [u8]) -> Result<(Vec<u8>, Self), WireError> {
+        let Structure { bytes: structure, cuts } = separate(bytes)?;
+        let source = Self {
+            bytes,
+            map: None,
+            cuts: Some(cuts),
+            external: None,
+        };
+        Ok((structure, source))
+    }
+
+    /// A mapped model at `path`.
+    pub(super) fn file(map: &'a Arc<Mmap>, path: &Path) -> Result<(Vec<u8>, Self), WireError> {
+        let (structure, source) = Self::memory(map)?;
+        let source = Self {
+            map: Some(map.clone()),
+            external: Some(ExternalFiles::beside(path)),
+            ..source
+        };
+        Ok((structure, source))
+    }
+
+    /// The raw data of a tensor of type `dtype` and shape `dims`.
+    pub(super) fn raw(&self, field: &[u8], dtype: DataType, dims: &[usize]) -> Result<Tensor, String> {
+        let range = self.range(field)?;
+        let tensor = match (&self.map, range) {
+            (Some(map), Some(range)) if range.len() >= MAPPED_FROM => {
+                Tensor::from_mapped(dtype, dims, map.clone(), range.start, range.len())
+            }
+            (_, Some(range)) => Tensor::from_bytes(dtype, dims, &self.bytes[range]),
+            (_, None) => Tensor::from_bytes(dtype, dims, field),
+        };
+        tensor.map_err(|error| error.to_string())
+    }
+
+    fn range(&self, field: &[u8]) -> Result<Option<Range<usize>>, String> {
+        let Some(cuts) = &self.cuts else { return Ok(None) };
+        let index = <[u8; 4]>::try_from(field).map(u32::from_le_bytes);
+        let cut = index.ok().and_then(|index| cuts.get(index as usize));
+        match cut {
+            Some(range) => Ok(Some(range.clone())),
+            None => Err("its raw data was not found in the file".to_owned()),
+        }
+    }
+
+    /// The data of a tensor of type `dtype` and shape `dims` that lies in another file.
+    pub(super) fn external(&mut self, proto: &TensorProto, dtype: DataType, dims: &[usize]) -> Result<Tensor, String> {
+        let files = self.external.as_mut().ok_or(
+            "its data is in another file, which a model read from memory does not have; read the model from its file",
+        )?;
+        let elements = dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let expected = elements
+            .and_then(|elements| dtype.size_of(elements))
+            .ok_or_else(|| format!("a {dtype} tensor of shape {dims:?} cannot be stored in a file"))?;
+        let part = files.locate(proto, expected)?;
+        Tensor::from_mapped(dtype, dims, part.file, part.offset, part.len).map_err(|error| error.to_string())
+    }
+
+    /// Puts raw data back into an attribute that is kept as it is.
+    pub(super) fn restore(&self, attribute: &mut AttributeProto) -> Result<(), String> {
+        for tensor in attribute.t.as_mut().into_iter().chain(&mut attribute.tensors) {
+            self.restore_tensor(tensor)?;
+        }
+        for graph in attribute.g.as_mut().into_iter().chain(&mut attribute.graphs) {
+            self.restore_graph(graph)?;
+        }
+        Ok(())
+    }
+
+    fn restore_graph(&self, graph: &mut GraphProto) -> Result<(), String> {
+        for tensor in &mut graph.initializer {
+            self.restore_tensor(tensor)?;
+        }
+        for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
+            self.restore(attribute)?;
+        }
+        Ok(())
+    }
+
+    fn restore_tensor(&self, tensor: &mut TensorProto) -> Result<(), String> {
+        if !tensor.raw_data.is_empty()
+            && let Some(range) = self.range(&tensor.raw_data)?
+        {
+            tensor.raw_data = self.bytes[range].to_vec();
+        }
+        Ok(())
+    }
+}
