@@ -10,7 +10,11 @@ fn models() -> Vec<PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
             if entry.path().is_dir() {
                 collect(&entry.path(), found);
-            } else if entry.path().extension().is_some_and(|extension| extension == "onnx") {
+            } else if entry
+                .path()
+                .extension()
+                .is_some_and(|extension| extension == "onnx")
+            {
                 found.push(entry.path());
             }
         }

@@ -57,7 +57,9 @@ pub(super) fn read_attribute(
                 .collect::<Result<_, _>>()?,
         ),
         _ => {
-            source.restore(&mut proto).map_err(|problem| invalid(place, problem))?;
+            source
+                .restore(&mut proto)
+                .map_err(|problem| invalid(place, problem))?;
             return Ok((Attribute::Other(Box::new(proto)), None));
         }
     };
@@ -110,7 +112,10 @@ pub(super) fn write_attribute(
             AttributeType::STRINGS
         }
         Attribute::Tensors(values) => {
-            proto.tensors = values.iter().map(|tensor| payload.inline(tensor, "", None)).collect();
+            proto.tensors = values
+                .iter()
+                .map(|tensor| payload.inline(tensor, "", None))
+                .collect();
             AttributeType::TENSORS
         }
         Attribute::Graphs(values) => {

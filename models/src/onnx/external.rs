@@ -38,7 +38,8 @@ impl ExternalFiles {
         let number = |key: &str| {
             let parse = |text: &str| {
                 let number = text.trim().parse::<usize>();
-                number.map_err(|_| format!("the {key} {text:?} of its external data is not a number of bytes"))
+                number
+                    .map_err(|_| format!("the {key} {text:?} of its external data is not a number of bytes"))
             };
             entry(key).map(parse).transpose()
         };

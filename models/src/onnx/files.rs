@@ -114,6 +114,9 @@ fn write_data(payload: &Payload<'_>, folder: &Path) -> std::io::Result<NamedTemp
 
 fn weights(graph: &Graph) -> Bytes {
     let inner = graph.nodes.iter().flat_map(|node| node.subgraphs()).map(weights);
-    let own = graph.initializers.values().map(|tensor| Bytes::from(tensor.as_bytes().len()));
+    let own = graph
+        .initializers
+        .values()
+        .map(|tensor| Bytes::from(tensor.as_bytes().len()));
     own.chain(inner).sum()
 }

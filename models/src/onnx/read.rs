@@ -98,7 +98,9 @@ fn read(structure: Vec<u8>, mut source: Source<'_>) -> Result<Model, ReadError> 
         let (oldest, newest) = (IR_VERSIONS.start(), IR_VERSIONS.end());
         return Err(invalid(
             "model",
-            format!("IR version {ir_version} is not supported ({oldest} to {newest} are); export it again, or convert it"),
+            format!(
+                "IR version {ir_version} is not supported ({oldest} to {newest} are); export it again, or convert it"
+            ),
         ));
     }
     let graph = proto
@@ -125,7 +127,9 @@ fn read(structure: Vec<u8>, mut source: Source<'_>) -> Result<Model, ReadError> 
         extra: leftover(proto),
     };
     if ir_version < DEFAULTS_FROM_IR {
-        let Graph { inputs, initializers, .. } = &mut model.graph;
+        let Graph {
+            inputs, initializers, ..
+        } = &mut model.graph;
         inputs.retain(|input| !initializers.contains_key(&input.name));
     }
     normalize(&mut model)?;
@@ -167,7 +171,10 @@ pub(super) fn read_graph(mut proto: GraphProto, source: &mut Source<'_>) -> Resu
     for mut tensor in std::mem::take(&mut proto.initializer) {
         let name = std::mem::take(&mut tensor.name);
         if name.is_empty() {
-            return Err(invalid(format!("graph {:?}", proto.name), "an initializer has no name"));
+            return Err(invalid(
+                format!("graph {:?}", proto.name),
+                "an initializer has no name",
+            ));
         }
         let (value, rest) = read_tensor(tensor, &name, source)?;
         if initializers.insert(name.as_str().into(), value).is_some() {
@@ -229,7 +236,11 @@ impl NodeNames {
     }
 }
 
-fn read_node(mut proto: NodeProto, names: &mut NodeNames, source: &mut Source<'_>) -> Result<Node, ReadError> {
+fn read_node(
+    mut proto: NodeProto,
+    names: &mut NodeNames,
+    source: &mut Source<'_>,
+) -> Result<Node, ReadError> {
     let op_type = std::mem::take(&mut proto.op_type);
     let name = names.unique(match std::mem::take(&mut proto.name) {
         name if name.is_empty() => op_type.clone(),
@@ -252,8 +263,14 @@ fn read_node(mut proto: NodeProto, names: &mut NodeNames, source: &mut Source<'_
         op_type,
         domain: domain(std::mem::take(&mut proto.domain)),
         name,
-        inputs: std::mem::take(&mut proto.input).into_iter().map(Into::into).collect(),
-        outputs: std::mem::take(&mut proto.output).into_iter().map(Into::into).collect(),
+        inputs: std::mem::take(&mut proto.input)
+            .into_iter()
+            .map(Into::into)
+            .collect(),
+        outputs: std::mem::take(&mut proto.output)
+            .into_iter()
+            .map(Into::into)
+            .collect(),
         attributes,
         extra: leftover(proto),
     })

@@ -177,7 +177,10 @@ pub(super) fn cost(kind: Kind) -> usize {
         Kind::Graph => (size_of::<GraphProto>(), size_of::<Graph>() + TABLES),
         Kind::Node => (size_of::<NodeProto>(), size_of::<Node>() + TABLES),
         // a BTreeMap's leaf has eleven places
-        Kind::Attribute => (size_of::<AttributeProto>(), 4 * size_of::<crate::Attribute>() + TABLES),
+        Kind::Attribute => (
+            size_of::<AttributeProto>(),
+            4 * size_of::<crate::Attribute>() + TABLES,
+        ),
         Kind::Tensor => (size_of::<TensorProto>(), size_of::<Tensor>() + TABLES),
         Kind::Segment => (size_of::<tensor_proto::Segment>(), 0),
         Kind::SparseTensor => (size_of::<SparseTensorProto>(), 0),

@@ -29,7 +29,9 @@ fn rename_inner(graph: &mut Graph, defined: &mut HashSet<ValueName>, names: &mut
     for subgraph in graph.nodes.iter_mut().flat_map(|node| node.subgraphs_mut()) {
         // a name twice in one scope is an error that validation reports: keep it
         let mut seen = HashSet::new();
-        let own: Vec<ValueName> = definitions(subgraph).filter(|name| seen.insert(name.clone())).collect();
+        let own: Vec<ValueName> = definitions(subgraph)
+            .filter(|name| seen.insert(name.clone()))
+            .collect();
         let mut renamed = HashMap::new();
         for name in own {
             if !defined.insert(name.clone()) {

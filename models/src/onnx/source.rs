@@ -30,7 +30,10 @@ pub(super) fn open(path: &Path) -> std::io::Result<Arc<Mmap>> {
 impl<'a> Source<'a> {
     /// A model in memory: the structure to parse, and the source of its tensors.
     pub(super) fn memory(bytes: &'a [u8]) -> Result<(Vec<u8>, Self), WireError> {
-        let Structure { bytes: structure, cuts } = separate(bytes)?;
+        let Structure {
+            bytes: structure,
+            cuts,
+        } = separate(bytes)?;
         let source = Self {
             bytes,
             map: None,
@@ -75,11 +78,18 @@ impl<'a> Source<'a> {
     }
 
     /// The data of a tensor of type `dtype` and shape `dims` that lies in another file.
-    pub(super) fn external(&mut self, proto: &TensorProto, dtype: DataType, dims: &[usize]) -> Result<Tensor, String> {
+    pub(super) fn external(
+        &mut self,
+        proto: &TensorProto,
+        dtype: DataType,
+        dims: &[usize],
+    ) -> Result<Tensor, String> {
         let files = self.external.as_mut().ok_or(
             "its data is in another file, which a model read from memory does not have; read the model from its file",
         )?;
-        let elements = dims.iter().try_fold(1usize, |product, dim| product.checked_mul(*dim));
+        let elements = dims
+            .iter()
+            .try_fold(1usize, |product, dim| product.checked_mul(*dim));
         let expected = elements
             .and_then(|elements| dtype.size_of(elements))
             .ok_or_else(|| format!("a {dtype} tensor of shape {dims:?} cannot be stored in a file"))?;

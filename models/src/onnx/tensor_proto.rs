@@ -1,7 +1,7 @@
 //! `TensorProto` and [`Tensor`].
 
+use onnx_protobuf::TensorProto;
 use onnx_protobuf::tensor_proto::DataLocation;
-use onnx_protobuf::{TensorProto};
 
 use super::read::{ReadError, invalid, leftover};
 use super::source::Source;
@@ -33,9 +33,11 @@ pub(super) fn read_tensor(
         Ok(DataLocation::DEFAULT) if !proto.raw_data.is_empty() => source.raw(&proto.raw_data, dtype, &dims),
         Ok(DataLocation::DEFAULT) => {
             if dtype == DataType::String {
-                Tensor::strings(&dims, std::mem::take(&mut proto.string_data)).map_err(|error| error.to_string())
+                Tensor::strings(&dims, std::mem::take(&mut proto.string_data))
+                    .map_err(|error| error.to_string())
             } else {
-                Tensor::from_bytes(dtype, &dims, &typed_data(&proto, dtype)).map_err(|error| error.to_string())
+                Tensor::from_bytes(dtype, &dims, &typed_data(&proto, dtype))
+                    .map_err(|error| error.to_string())
             }
         }
         Err(code) => Err(format!("its data location {code} is not known")),
@@ -57,8 +59,16 @@ fn typed_data(proto: &TensorProto, dtype: DataType) -> Vec<u8> {
         DataType::Int64 => bytemuck::cast_slice(&proto.int64_data).to_vec(),
         DataType::Int32 => bytemuck::cast_slice(&proto.int32_data).to_vec(),
         DataType::Uint64 => bytemuck::cast_slice(&proto.uint64_data).to_vec(),
-        DataType::Uint32 => proto.uint64_data.iter().flat_map(|x| (*x as u32).to_le_bytes()).collect(),
-        _ if dtype.bits() == Some(16) => proto.int32_data.iter().flat_map(|x| (*x as u16).to_le_bytes()).collect(),
+        DataType::Uint32 => proto
+            .uint64_data
+            .iter()
+            .flat_map(|x| (*x as u32).to_le_bytes())
+            .collect(),
+        _ if dtype.bits() == Some(16) => proto
+            .int32_data
+            .iter()
+            .flat_map(|x| (*x as u16).to_le_bytes())
+            .collect(),
         _ => proto.int32_data.iter().map(|x| *x as u8).collect(),
     }
 }

@@ -107,9 +107,10 @@ fn type_leftover(mut proto: TypeProto) -> Option<TypeProto> {
             tensor.elem_type = 0;
             let plain = |shape: &TensorShapeProto| {
                 shape.special_fields == Default::default()
-                    && shape.dim.iter().all(|dim| {
-                        dim.denotation.is_empty() && dim.special_fields == Default::default()
-                    })
+                    && shape
+                        .dim
+                        .iter()
+                        .all(|dim| dim.denotation.is_empty() && dim.special_fields == Default::default())
             };
             if tensor.shape.as_ref().is_none_or(plain) {
                 tensor.shape = None.into();

@@ -132,15 +132,17 @@ impl Walk<'_> {
                     .filter(|len| *len <= end - body)
                     .ok_or_else(|| {
                         let left = end - body;
-                        self.error(start, format!("field {number} has length {len}, but only {left} bytes follow"))
+                        self.error(
+                            start,
+                            format!("field {number} has length {len}, but only {left} bytes follow"),
+                        )
                     })?;
                 match known {
                     Some((name, Content::Message(child))) => {
                         if self.stack.len() >= MAX_DEPTH {
-                            return Err(self.error(
-                                start,
-                                format!("messages are nested more than {MAX_DEPTH} deep"),
-                            ));
+                            return Err(
+                                self.error(start, format!("messages are nested more than {MAX_DEPTH} deep"))
+                            );
                         }
                         self.spend(start, cost(child))?;
                         let index = self.stack.last().map_or(0, |frame| frame.last.1);
@@ -151,12 +153,15 @@ impl Walk<'_> {
                             length: length_start..body,
                             end: body + len,
                             delta: 0,
-                            kept: kept || matches!(kind, Kind::Function | Kind::Training | Kind::SparseTensor),
+                            kept: kept
+                                || matches!(kind, Kind::Function | Kind::Training | Kind::SparseTensor),
                             last: (0, 0),
                         });
                         return Ok(true);
                     }
-                    Some(("raw_data", _)) if kind == Kind::Tensor && number == RAW_DATA && !kept && len > 0 => {
+                    Some(("raw_data", _))
+                        if kind == Kind::Tensor && number == RAW_DATA && !kept && len > 0 =>
+                    {
                         let index = u32::try_from(self.cuts.len())
                             .map_err(|_| self.error(start, "more tensors than can be counted".to_owned()))?;
                         self.cuts.push(body..body + len);
@@ -172,8 +177,15 @@ impl Walk<'_> {
                 self.position = body + len;
             }
             wire_type => {
-                let what = if matches!(wire_type, 3 | 4) { "a group" } else { "an unknown wire type" };
-                return Err(self.error(start, format!("field {number} is {what}, which ONNX does not use")));
+                let what = if matches!(wire_type, 3 | 4) {
+                    "a group"
+                } else {
+                    "an unknown wire type"
+                };
+                return Err(self.error(
+                    start,
+                    format!("field {number} is {what}, which ONNX does not use"),
+                ));
             }
         }
         Ok(true)
@@ -181,7 +193,9 @@ impl Walk<'_> {
 
     fn leave(&mut self) {
         let Some(frame) = self.stack.pop() else { return };
-        let Some(parent) = self.stack.last_mut() else { return };
+        let Some(parent) = self.stack.last_mut() else {
+            return;
+        };
         if frame.delta != 0 {
             let old = frame.end - frame.length.end;
             let new = old as u64 + frame.delta.unsigned_abs() * u64::from(frame.delta > 0)
@@ -208,7 +222,10 @@ impl Walk<'_> {
             position = range.end;
         }
         bytes.extend_from_slice(&self.bytes[position..]);
-        Ok(Structure { bytes, cuts: self.cuts })
+        Ok(Structure {
+            bytes,
+            cuts: self.cuts,
+        })
     }
 
     fn count(&mut self, number: u32) {
@@ -234,7 +251,10 @@ impl Walk<'_> {
 
     fn skip(&mut self, start: usize, end: usize, count: usize) -> Result<(), WireError> {
         if end - self.position < count {
-            return Err(self.error(start, format!("{count} bytes are needed, {} follow", end - self.position)));
+            return Err(self.error(
+                start,
+                format!("{count} bytes are needed, {} follow", end - self.position),
+            ));
         }
         self.position += count;
         Ok(())
@@ -253,7 +273,11 @@ impl Walk<'_> {
                 return Ok(value);
             }
         }
-        let problem = if end - start < 10 { "the file or message ends inside a number" } else { "a number has more than 64 bits" };
+        let problem = if end - start < 10 {
+            "the file or message ends inside a number"
+        } else {
+            "a number has more than 64 bits"
+        };
         Err(self.error(start, problem.to_owned()))
     }
 
@@ -264,11 +288,18 @@ impl Walk<'_> {
                 path.push('.');
             }
             path.push_str(frame.name);
-            if matches!(frame.kind, Kind::Node | Kind::Attribute | Kind::Tensor | Kind::ValueInfo | Kind::Function) {
+            if matches!(
+                frame.kind,
+                Kind::Node | Kind::Attribute | Kind::Tensor | Kind::ValueInfo | Kind::Function
+            ) {
                 path.push_str(&format!("[{}]", frame.index));
             }
         }
-        WireError { offset, path, problem }
+        WireError {
+            offset,
+            path,
+            problem,
+        }
     }
 }
 
@@ -306,11 +337,26 @@ mod tests {
     #[test]
     fn malformed_bytes_are_refused_with_offset_and_field() {
         for (bytes, expected) in [
-            (nested(&[7, 1, 5], &[0x0b]), "byte 6, in model.graph.node[0].attribute[0]: field 1 is a group"),
-            (nested(&[7], &[0x9c, 0x06]), "byte 2, in model.graph: field 99 is a group"),
-            (vec![0x3a, 5, 0], "byte 0, in model: field 7 has length 5, but only 1 bytes follow"),
-            (vec![8, 0x80], "byte 1, in model: the file or message ends inside a number"),
-            (vec![8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2, 0], "more than 64 bits"),
+            (
+                nested(&[7, 1, 5], &[0x0b]),
+                "byte 6, in model.graph.node[0].attribute[0]: field 1 is a group",
+            ),
+            (
+                nested(&[7], &[0x9c, 0x06]),
+                "byte 2, in model.graph: field 99 is a group",
+            ),
+            (
+                vec![0x3a, 5, 0],
+                "byte 0, in model: field 7 has length 5, but only 1 bytes follow",
+            ),
+            (
+                vec![8, 0x80],
+                "byte 1, in model: the file or message ends inside a number",
+            ),
+            (
+                vec![8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2, 0],
+                "more than 64 bits",
+            ),
             (vec![0x00, 0x00], "0 is no field number"),
             (vec![0x0f], "an unknown wire type"),
             (vec![0x0d, 0, 0], "4 bytes are needed, 2 follow"),
@@ -322,7 +368,10 @@ mod tests {
 
     #[test]
     fn deep_nesting_is_refused_however_deep() {
-        let levels: Vec<u32> = [7].into_iter().chain([1, 5, 6].into_iter().cycle().take(20_000)).collect();
+        let levels: Vec<u32> = [7]
+            .into_iter()
+            .chain([1, 5, 6].into_iter().cycle().take(20_000))
+            .collect();
         assert!(problem(&nested(&levels, &[])).contains("nested more than 96 deep"));
     }
 

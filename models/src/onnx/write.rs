@@ -34,7 +34,9 @@ pub enum WriteError {
 /// When the model exceeds protobuf's 2 GiB.
 pub fn write_bytes(model: &Model) -> Result<Vec<u8>, WriteError> {
     let mut payload = Payload::default();
-    model_proto(model, &mut payload).write_to_bytes().map_err(WriteError::Encode)
+    model_proto(model, &mut payload)
+        .write_to_bytes()
+        .map_err(WriteError::Encode)
 }
 
 /// Where tensors' bytes go: into the message, or to places in a file beside it.
@@ -135,7 +137,11 @@ pub(super) fn model_proto(model: &Model, payload: &mut Payload<'_>) -> ModelProt
 /// Up to IR version 3 every initializer must be an input as well.
 fn list_constants_as_inputs(graph: &Graph, proto: &mut GraphProto) {
     let inputs: HashSet<&str> = graph.inputs.iter().map(|input| &*input.name).collect();
-    for (name, tensor) in graph.initializers.iter().filter(|(name, _)| !inputs.contains(&***name)) {
+    for (name, tensor) in graph
+        .initializers
+        .iter()
+        .filter(|(name, _)| !inputs.contains(&***name))
+    {
         let info = ValueInfo::tensor(name.clone(), tensor.dtype(), Shape::known(tensor.dims()));
         proto.input.push(write_value_info(&info, None));
     }
