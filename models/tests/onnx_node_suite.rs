@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use edgeopt_models::graph::validate::{OPSETS, validate};
 use edgeopt_models::onnx::{read_bytes, read_file, write_bytes};
 
 fn models() -> Vec<PathBuf> {
@@ -43,6 +44,11 @@ fn every_model_reads_and_is_the_same_after_writing() {
         let again = read_bytes(&write_bytes(&model).unwrap()).unwrap();
         if again != model {
             failures.push(format!("{}: differs after writing", path.display()));
+        }
+        if OPSETS.contains(&model.opset())
+            && let Err(error) = validate(&model)
+        {
+            failures.push(format!("{}: {error}", path.display()));
         }
     }
     eprintln!("{} models, {} failures", paths.len(), failures.len());

@@ -6,6 +6,7 @@
 
 mod attribute;
 mod edit;
+mod known_attributes;
 mod names;
 mod node;
 mod order;
