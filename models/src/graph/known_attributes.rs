@@ -56,27 +56,85 @@ pub(super) fn expected_attribute(op_type: &str, name: &str) -> Option<Expected> 
         (_, "then_branch" | "else_branch" | "body") => Graph,
         (
             _,
-            "axis" | "group" | "keepdims" | "transA" | "transB" | "ceil_mode" | "count_include_pad"
-            | "hidden_size" | "num_outputs" | "largest" | "sorted" | "select_last_index" | "blocksize" | "to"
-            | "allowzero" | "noop_with_empty_axes" | "exclusive" | "reverse" | "batch_dims" | "training_mode"
-            | "value_int" | "layout" | "input_forget" | "linear_before_reset" | "new_axis" | "upper"
-            | "storage_order" | "num_scan_inputs" | "center_point_box" | "align_corners" | "block_size",
+            "axis"
+            | "group"
+            | "keepdims"
+            | "transA"
+            | "transB"
+            | "ceil_mode"
+            | "count_include_pad"
+            | "hidden_size"
+            | "num_outputs"
+            | "largest"
+            | "sorted"
+            | "select_last_index"
+            | "blocksize"
+            | "to"
+            | "allowzero"
+            | "noop_with_empty_axes"
+            | "exclusive"
+            | "reverse"
+            | "batch_dims"
+            | "training_mode"
+            | "value_int"
+            | "layout"
+            | "input_forget"
+            | "linear_before_reset"
+            | "new_axis"
+            | "upper"
+            | "storage_order"
+            | "num_scan_inputs"
+            | "center_point_box"
+            | "align_corners"
+            | "block_size",
         ) => Int,
         (
             _,
-            "epsilon" | "alpha" | "beta" | "momentum" | "ratio" | "lambd" | "bias" | "gamma" | "value_float"
-            | "cubic_coeff_a" | "extrapolation_value" | "spatial_scale",
+            "epsilon"
+            | "alpha"
+            | "beta"
+            | "momentum"
+            | "ratio"
+            | "lambd"
+            | "bias"
+            | "gamma"
+            | "value_float"
+            | "cubic_coeff_a"
+            | "extrapolation_value"
+            | "spatial_scale",
         ) => Float,
         (
             _,
-            "mode" | "auto_pad" | "equation" | "direction" | "reduction" | "approximate" | "value_string"
-            | "coordinate_transformation_mode" | "nearest_mode" | "padding_mode" | "keep_aspect_ratio_policy",
+            "mode"
+            | "auto_pad"
+            | "equation"
+            | "direction"
+            | "reduction"
+            | "approximate"
+            | "value_string"
+            | "coordinate_transformation_mode"
+            | "nearest_mode"
+            | "padding_mode"
+            | "keep_aspect_ratio_policy",
         ) => String,
         (
             _,
-            "axes" | "kernel_shape" | "pads" | "strides" | "dilations" | "perm" | "split" | "starts" | "ends"
-            | "output_shape" | "output_padding" | "value_ints" | "scan_input_axes" | "scan_output_axes"
-            | "scan_input_directions" | "scan_output_directions",
+            "axes"
+            | "kernel_shape"
+            | "pads"
+            | "strides"
+            | "dilations"
+            | "perm"
+            | "split"
+            | "starts"
+            | "ends"
+            | "output_shape"
+            | "output_padding"
+            | "value_ints"
+            | "scan_input_axes"
+            | "scan_output_axes"
+            | "scan_input_directions"
+            | "scan_output_directions",
         ) => Ints,
         (_, "activation_alpha" | "activation_beta" | "value_floats") => Floats,
         _ => return None,

@@ -217,7 +217,9 @@ impl<'a> Check<'a> {
         for output in &graph.outputs {
             if output.name.is_omitted() {
                 self.report(Named(graph), "an output has no name");
-            } else if !visible.contains(&*output.name) && !outer.iter().any(|scope| scope.contains(&*output.name)) {
+            } else if !visible.contains(&*output.name)
+                && !outer.iter().any(|scope| scope.contains(&*output.name))
+            {
                 self.report(
                     Named(graph),
                     format!("nothing computes the output {:?}", &*output.name),
@@ -268,7 +270,10 @@ impl<'a> Check<'a> {
         if !self.model.opsets.contains_key(&node.domain) && self.unimported.insert(&node.domain) {
             self.report(
                 node,
-                format!("the model does not import the operator set of its domain {:?}", node.domain),
+                format!(
+                    "the model does not import the operator set of its domain {:?}",
+                    node.domain
+                ),
             );
         }
         for (name, value) in &node.attributes {
@@ -343,27 +348,60 @@ mod tests {
         type Fault = (fn(&mut Model), &'static str);
         let faults: [Fault; 17] = [
             (|m| m.ir_version = 2, "model: IR version 2"),
-            (|m| m.opsets = [(String::new(), 6)].into(), "model: operator set 6"),
-            (|m| m.opsets.clear(), "Add node \"add\": the model does not import"),
+            (
+                |m| m.opsets = [(String::new(), 6)].into(),
+                "model: operator set 6",
+            ),
+            (
+                |m| m.opsets.clear(),
+                "Add node \"add\": the model does not import",
+            ),
             (|m| m.graph.outputs.clear(), "computes nothing"),
-            (|m| m.graph.nodes.swap(0, 1), "Softmax node \"soft\": it reads \"sum\", which a later node"),
-            (|m| m.graph.nodes[0].inputs[1] = "q".into(), "Add node \"add\": it reads \"q\", which nothing"),
-            (|m| m.graph.nodes[1].outputs[0] = "sum".into(), "the value \"sum\" is defined more than once"),
-            (|m| m.graph.nodes[1].outputs[0] = "x".into(), "Softmax node \"soft\": the value \"x\""),
-            (|m| m.graph.nodes[1].outputs[0] = "other".into(), "graph \"main\": nothing computes the output \"y\""),
+            (
+                |m| m.graph.nodes.swap(0, 1),
+                "Softmax node \"soft\": it reads \"sum\", which a later node",
+            ),
+            (
+                |m| m.graph.nodes[0].inputs[1] = "q".into(),
+                "Add node \"add\": it reads \"q\", which nothing",
+            ),
+            (
+                |m| m.graph.nodes[1].outputs[0] = "sum".into(),
+                "the value \"sum\" is defined more than once",
+            ),
+            (
+                |m| m.graph.nodes[1].outputs[0] = "x".into(),
+                "Softmax node \"soft\": the value \"x\"",
+            ),
+            (
+                |m| m.graph.nodes[1].outputs[0] = "other".into(),
+                "graph \"main\": nothing computes the output \"y\"",
+            ),
             (|m| m.graph.nodes[1].outputs.clear(), "it has no outputs"),
-            (|m| m.graph.nodes[0].op_type.clear(), "node \"add\": it has no operator"),
-            (|m| m.graph.nodes[1].name = "add".into(), "another node of the graph has the same name"),
+            (
+                |m| m.graph.nodes[0].op_type.clear(),
+                "node \"add\": it has no operator",
+            ),
+            (
+                |m| m.graph.nodes[1].name = "add".into(),
+                "another node of the graph has the same name",
+            ),
             (|m| m.graph.nodes[1].name.clear(), "it has no name"),
             (|m| m.graph.nodes[0].domain = "com.example".into(), "com.example"),
             (
                 |m| {
-                    m.graph.nodes[1].attributes.insert("axis".into(), Attribute::Float(1.0));
+                    m.graph.nodes[1]
+                        .attributes
+                        .insert("axis".into(), Attribute::Float(1.0));
                 },
                 "Softmax node \"soft\": its attribute \"axis\" must be an integer",
             ),
             (
-                |m| m.graph.inputs.push(ValueInfo::tensor("w", DataType::Float32, Shape::known(&[3]))),
+                |m| {
+                    m.graph
+                        .inputs
+                        .push(ValueInfo::tensor("w", DataType::Float32, Shape::known(&[3])))
+                },
                 "initializer \"w\": it is float32[2]",
             ),
             (
@@ -387,7 +425,10 @@ mod tests {
         let mut model = model();
         for index in 0..100 {
             let (name, output) = (format!("n{index}"), format!("v{index}"));
-            model.graph.nodes.push(Node::new("Relu", &name, ["gone"], [output]));
+            model
+                .graph
+                .nodes
+                .push(Node::new("Relu", &name, ["gone"], [output]));
         }
         let error = validate(&model).unwrap_err();
         assert_eq!((error.problems.len(), error.total), (KEPT, 100));
