@@ -1,0 +1,28 @@
+# What must always work on a fresh machine: `make demo`, `make test`, `make check`.
+CARGO ?= cargo
+PYTHON ?= python3
+FETCH = $(PYTHON) models/zoo/fetch.py
+
+.PHONY: help demo test check bench fetch-test clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+fetch-test: ## what the tests need beside the code, into .cache/
+	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika
+
+test: fetch-test ## builds and runs every test that needs no GPU
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run --workspace --no-fail-fast && $(CARGO) test --workspace --doc; \
+	else $(CARGO) test --workspace --no-fail-fast; fi
+
+check: ## formatting, lints, documentation, licences and advisories
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
+	else echo "cargo-deny is not installed: licences and advisories were not checked"; fi
+
+clean: ## removes build outputs, keeps what was fetched
+	$(CARGO) clean
+	rm -rf out
