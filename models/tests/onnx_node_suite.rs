@@ -54,3 +54,25 @@ fn every_model_reads_and_is_the_same_after_writing() {
     eprintln!("{} models, {} failures", paths.len(), failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+#[test]
+#[ignore = "needs the models of the package onnx"]
+fn raised_models_are_valid_and_the_rest_is_refused_with_words() {
+    use edgeopt_models::opset::{OLDEST, raise};
+    let (mut raised, mut refused) = (0, Vec::new());
+    for path in models() {
+        let mut model = read_file(&path).unwrap();
+        if model.opset() < OLDEST || validate(&model).is_err() {
+            continue;
+        }
+        match raise(&mut model, 21) {
+            Ok(_) => {
+                raised += 1;
+                validate(&model).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            }
+            Err(error) => refused.push(format!("{}: {error}", path.display())),
+        }
+    }
+    eprintln!("{raised} raised, {} refused:\n{}", refused.len(), refused.join("\n"));
+    assert!(refused.len() * 100 <= raised, "too many refused");
+}
