@@ -73,6 +73,10 @@ fn raised_models_are_valid_and_the_rest_is_refused_with_words() {
             Err(error) => refused.push(format!("{}: {error}", path.display())),
         }
     }
-    eprintln!("{raised} raised, {} refused:\n{}", refused.len(), refused.join("\n"));
+    eprintln!(
+        "{raised} raised, {} refused:\n{}",
+        refused.len(),
+        refused.join("\n")
+    );
     assert!(refused.len() * 100 <= raised, "too many refused");
 }

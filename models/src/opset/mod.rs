@@ -96,7 +96,11 @@ pub fn raise(model: &mut Model, target: i64) -> Result<Changes, OpsetError> {
     if from < OLDEST {
         return Err(OpsetError::TooOld(from));
     }
-    if model.extra.as_ref().is_some_and(|extra| !extra.functions.is_empty()) {
+    if model
+        .extra
+        .as_ref()
+        .is_some_and(|extra| !extra.functions.is_empty())
+    {
         return Err(OpsetError::Functions);
     }
     let mut names = NameGenerator::new(model);
@@ -124,16 +128,25 @@ impl Facts {
         for info in graph.outputs.iter().chain(&graph.inputs) {
             self.types.insert(info.name.clone(), info.ty.clone());
         }
-        self.types.extend(graph.value_types.iter().map(|(name, ty)| (name.clone(), ty.clone())));
+        self.types.extend(
+            graph
+                .value_types
+                .iter()
+                .map(|(name, ty)| (name.clone(), ty.clone())),
+        );
         for name in graph.initializers.keys() {
-            self.types.extend(graph.type_of(name).map(|ty| (name.clone(), ty)));
-            self.constants.extend(graph.constant(name).map(|tensor| (name.clone(), tensor.clone())));
+            self.types
+                .extend(graph.type_of(name).map(|ty| (name.clone(), ty)));
+            self.constants
+                .extend(graph.constant(name).map(|tensor| (name.clone(), tensor.clone())));
         }
-        self.read.extend(graph.outputs.iter().map(|output| output.name.clone()));
+        self.read
+            .extend(graph.outputs.iter().map(|output| output.name.clone()));
         for node in &graph.nodes {
             self.read.extend(node.inputs.iter().cloned());
             if node.is("Constant")
-                && let (Some(Attribute::Tensor(value)), Some(output)) = (node.attributes.get("value"), node.output(0))
+                && let (Some(Attribute::Tensor(value)), Some(output)) =
+                    (node.attributes.get("value"), node.output(0))
             {
                 self.constants.insert(output.clone(), value.clone());
             }
@@ -180,14 +193,23 @@ fn raise_node(
     };
     loop {
         let changed = history::changes(&node.op_type).ok_or_else(|| unknown(&node))?;
-        let next = changed.iter().copied().find(|change| (version..=target).contains(change));
+        let next = changed
+            .iter()
+            .copied()
+            .find(|change| (version..=target).contains(change));
         let Some(change) = next else {
             let gone = history::REMOVED.contains(&node.op_type.as_str());
             return if gone { Err(unknown(&node)) } else { Ok(node) };
         };
         let before = node.to_string();
         match rewriting.apply(&mut node, change) {
-            Ok(true) => rewritten.push(Rewritten { node: &before, version: change }.to_string()),
+            Ok(true) => rewritten.push(
+                Rewritten {
+                    node: &before,
+                    version: change,
+                }
+                .to_string(),
+            ),
             Ok(false) => {}
             Err(problem) => {
                 return Err(OpsetError::Unhandled {

@@ -129,11 +129,19 @@ impl<'a> Rewriting<'a> {
 
     fn value(&self, name: Option<&ValueName>) -> Option<&Tensor> {
         let name = name?;
-        self.constants.get(name).or_else(|| self.facts.constants.get(name))
+        self.constants
+            .get(name)
+            .or_else(|| self.facts.constants.get(name))
     }
 
     /// A scalar of the element type of `like`.
-    fn scalar_like(&mut self, node: &Node, what: &str, value: f32, like: &ValueName) -> Result<ValueName, String> {
+    fn scalar_like(
+        &mut self,
+        node: &Node,
+        what: &str,
+        value: f32,
+        like: &ValueName,
+    ) -> Result<ValueName, String> {
         let tensor = match self.facts.types.get(like).map(|ty| ty.dtype()) {
             Some(Some(DataType::Float32)) => Tensor::scalar(value),
             Some(Some(DataType::Float64)) => Tensor::scalar(f64::from(value)),
@@ -155,7 +163,10 @@ impl<'a> Rewriting<'a> {
     /// Drops all outputs but the first, if nothing reads them.
     fn drop_outputs(&mut self, node: &mut Node, what: &str) -> Result<bool, String> {
         let extra = node.outputs.get(1..).unwrap_or_default();
-        if let Some(name) = extra.iter().find(|name| !name.is_omitted() && self.facts.read.contains(*name)) {
+        if let Some(name) = extra
+            .iter()
+            .find(|name| !name.is_omitted() && self.facts.read.contains(*name))
+        {
             return Err(format!("{what} {:?} is read", &**name));
         }
         let changed = node.outputs.len() > 1;
@@ -229,7 +240,12 @@ impl<'a> Rewriting<'a> {
         let axis = take_int(node, "axis")?.unwrap_or(1);
         let input = node.input(0).cloned().ok_or("it has no input")?;
         let output = node.output(0).cloned().ok_or("it has no output")?;
-        let rank = self.facts.types.get(&input).and_then(|ty| ty.shape()).map(|shape| shape.len() as i64);
+        let rank = self
+            .facts
+            .types
+            .get(&input)
+            .and_then(|ty| ty.shape())
+            .map(|shape| shape.len() as i64);
         node.attributes.insert("axis".into(), Attribute::Int(-1));
         if axis == -1 || rank.is_some_and(|rank| axis == rank - 1) {
             return Ok(true);
@@ -239,7 +255,8 @@ impl<'a> Rewriting<'a> {
         let (flatten_name, shape_name, reshape_name) = (name("flatten"), name("shape_of"), name("reshape"));
         let flatten = Node::new("Flatten", &flatten_name, [input.clone()], [flat.clone()]);
         self.nodes.push(flatten.with("axis", axis));
-        self.nodes.push(Node::new("Shape", &shape_name, [input], [shape.clone()]));
+        self.nodes
+            .push(Node::new("Shape", &shape_name, [input], [shape.clone()]));
         // a zero in the shape is a length here, not "copy"
         let reshape = Node::new("Reshape", &reshape_name, [result.clone(), shape], [output]);
         self.after.push(reshape.with("allowzero", 1));
@@ -250,15 +267,24 @@ impl<'a> Rewriting<'a> {
 
     /// From version 11 on, negative indices count from the end; before, they selected nothing.
     fn only_positive_indices(&mut self, node: &Node) -> Result<bool, String> {
-        let indices = self.value(node.input(0)).and_then(|indices| indices.to_f32().ok());
+        let indices = self
+            .value(node.input(0))
+            .and_then(|indices| indices.to_f32().ok());
         match indices {
             Some(indices) if indices.iter().all(|index| *index >= 0.0) => Ok(false),
-            _ => Err("negative indices mean something else now, and its indices are not known to be positive".to_owned()),
+            _ => Err(
+                "negative indices mean something else now, and its indices are not known to be positive"
+                    .to_owned(),
+            ),
         }
     }
 
     fn upsample_to_resize(&mut self, node: &mut Node) -> Result<bool, String> {
-        let small = |scales: &Tensor| scales.to_f32().is_ok_and(|scales| scales.iter().any(|scale| *scale < 1.0));
+        let small = |scales: &Tensor| {
+            scales
+                .to_f32()
+                .is_ok_and(|scales| scales.iter().any(|scale| *scale < 1.0))
+        };
         if self.value(node.input(1)).is_some_and(small) {
             return Err("a scale is below 1, which Upsample does not have".to_owned());
         }
@@ -278,7 +304,9 @@ impl<'a> Rewriting<'a> {
             _ if node.string("mode").is_some_and(|mode| mode != "nearest") => "floor",
             Some(Ok(scales)) if scales.iter().all(|scale| *scale >= 1.0) => "floor",
             Some(Ok(scales)) if scales.iter().all(|scale| *scale <= 1.0) => "ceil",
-            Some(_) => return Err("it enlarges one axis and shrinks another, which rounded differently".to_owned()),
+            Some(_) => {
+                return Err("it enlarges one axis and shrinks another, which rounded differently".to_owned());
+            }
             None => return Err("its rounding depends on its scales, which are not constant".to_owned()),
         };
         coordinates(node, rounding);
@@ -296,7 +324,10 @@ impl<'a> Rewriting<'a> {
         }
         let mut changed = false;
         for index in [1, 2] {
-            if self.value(node.input(index)).is_some_and(|tensor| tensor.elements() == 0) {
+            if self
+                .value(node.input(index))
+                .is_some_and(|tensor| tensor.elements() == 0)
+            {
                 node.inputs[index] = ValueName::omitted();
                 changed = true;
             }
