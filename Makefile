@@ -13,7 +13,7 @@ fetch-test: ## what the tests need beside the code, into .cache/
 
 test: fetch-test ## builds and runs every test that needs no GPU
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-		$(CARGO) nextest run --workspace --no-fail-fast && $(CARGO) test --workspace --doc; \
+		$(CARGO) test --quiet --workspace --doc && $(CARGO) nextest run --workspace --no-fail-fast; \
 	else $(CARGO) test --workspace --no-fail-fast; fi
 
 check: ## formatting, lints, documentation, licences and advisories

@@ -2,7 +2,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::BundleError;
+use super::member::{MANIFEST, SIGNATURE, check_path};
 use crate::{Bytes, DataType};
+
+/// The format this version writes.
+pub const FORMAT: &str = "1.0";
 
 /// What a bundle says about its model: `manifest.json`, the first member. Unknown fields are refused within a
 /// major format version, so that a typing mistake is never silently ignored.
@@ -36,6 +41,61 @@ pub struct Manifest {
     pub provenance: Provenance,
     /// Every other member: path to digest and size.
     pub members: BTreeMap<String, MemberInfo>,
+}
+
+impl Manifest {
+    /// Whether this version can read a bundle of `format`: the same major, any minor.
+    pub(super) fn check_format(format: &str) -> Result<(), BundleError> {
+        let major = |format: &str| {
+            format
+                .split_once('.')
+                .and_then(|(major, _)| major.parse::<u32>().ok())
+        };
+        match major(format) {
+            Some(found) if Some(found) == major(FORMAT) => Ok(()),
+            Some(found) => Err(BundleError::Manifest(format!(
+                "format {format} is of major version {found}, this program reads {FORMAT}; update it"
+            ))),
+            None => Err(BundleError::Manifest(format!(
+                "format {format:?} is not `major.minor`"
+            ))),
+        }
+    }
+
+    /// Checks what the types alone do not: format, names, member paths and digests.
+    ///
+    /// # Errors
+    /// Naming the field that is wrong.
+    pub fn validate(&self) -> Result<(), BundleError> {
+        Self::check_format(&self.format)?;
+        for (field, text) in [("name", &self.name), ("version", &self.version)] {
+            let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-' | b'+');
+            if text.is_empty() || text.len() > 64 || !text.bytes().all(allowed) || text.starts_with('.') {
+                return Err(BundleError::Manifest(format!(
+                    "{field} {text:?}: use 1 to 64 ASCII letters, digits or `._-+`, not starting with a dot"
+                )));
+            }
+        }
+        for (name, info) in &self.members {
+            check_path(name)?;
+            if name == MANIFEST || name == SIGNATURE {
+                return Err(BundleError::Manifest(format!(
+                    "members: {name:?} cannot list itself"
+                )));
+            }
+            let is_digest = info.sha256.len() == 64
+                && info
+                    .sha256
+                    .bytes()
+                    .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c));
+            if !is_digest {
+                return Err(BundleError::Manifest(format!(
+                    "members: the sha256 of {name:?} is not 64 hex digits"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Numeric precision of a graph.

@@ -1,5 +1,21 @@
 //! The bundle `.edge`: one file that carries a model to a device.
+//!
+//! A tar archive whose first member is `manifest.json`; it holds the SHA-256 and size of every other member. An
+//! optional `manifest.json.minisig` after it signs the manifest, and thereby everything. See `docs/bundle-format.md`.
+//!
+//! Reading streams: memory stays below 4 MiB whatever a file claims, and nothing is handed on under its final name
+//! before its digest matched.
 
+mod error;
 mod manifest;
+mod member;
+mod pack;
+mod read;
+mod sign;
 
+pub use error::{BundleError, SignatureError};
 pub use manifest::*;
+pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};
+pub use pack::{Member, pack, sign_file};
+pub use read::{Limits, extract, read_manifest, read_member, verify};
+pub use sign::{PublicKey, SecretKey, Trust, Trusted, generate_keys};
