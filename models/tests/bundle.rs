@@ -6,11 +6,12 @@ use std::io::Cursor;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use edgeopt_models::bundle::{
-    BundleError, Limits, MANIFEST, Manifest, Member, Postprocessing, Precision, Provenance, PublicKey, SecretKey,
-    SignatureError, Trust, Trusted, extract, generate_keys, pack, read_manifest, read_member, sign_file, verify,
-};
 use edgeopt_models::Bytes;
+use edgeopt_models::bundle::{
+    BundleError, Limits, MANIFEST, Manifest, Member, Postprocessing, Precision, Provenance, PublicKey,
+    SecretKey, SignatureError, Trust, Trusted, extract, generate_keys, pack, read_manifest, read_member,
+    sign_file, verify,
+};
 
 /// Counts live heap bytes, so that the stated memory bound is tested and not only stated.
 struct Counting;
@@ -87,12 +88,20 @@ fn what_is_packed_is_extracted_and_the_same_input_gives_the_same_bytes() {
     assert_eq!(trusted, Trusted::Unsigned);
     assert_eq!(manifest.members["model.onnx"].size, Bytes(5000));
     for (name, member) in members() {
-        let Member::Data(expected) = member else { unreachable!() };
+        let Member::Data(expected) = member else {
+            unreachable!()
+        };
         assert_eq!(std::fs::read(target.join(&name)).unwrap(), expected, "{name}");
-        assert_eq!(read_member(bytes.as_slice(), &name, Bytes::mib(1)).unwrap(), expected);
+        assert_eq!(
+            read_member(bytes.as_slice(), &name, Bytes::mib(1)).unwrap(),
+            expected
+        );
     }
     let again = extract(bytes.as_slice(), &target, &Limits::default(), &Trust::Unchecked);
-    assert!(matches!(again, Err(BundleError::Io { .. })), "an existing folder is never written into");
+    assert!(
+        matches!(again, Err(BundleError::Io { .. })),
+        "an existing folder is never written into"
+    );
 }
 
 #[test]
@@ -102,19 +111,39 @@ fn signatures_satisfy_only_the_keys_that_made_them() {
     let (other, _) = generate_keys(None).unwrap();
     let signed = packed(folder.path(), Some(&secret));
     let require = |key: &PublicKey| Trust::Require(vec![key.clone()]);
-    assert_eq!(check(&signed, &require(&public)).unwrap().1, Trusted::By(public.id()));
+    assert_eq!(
+        check(&signed, &require(&public)).unwrap().1,
+        Trusted::By(public.id())
+    );
     let both = Trust::Require(vec![other.clone(), public.clone()]);
     assert_eq!(check(&signed, &both).unwrap().1, Trusted::By(public.id()));
     let refused = check(&signed, &require(&other)).unwrap_err();
-    assert!(matches!(refused, BundleError::Signature(SignatureError::UnknownKey { .. })), "{refused}");
+    assert!(
+        matches!(refused, BundleError::Signature(SignatureError::UnknownKey { .. })),
+        "{refused}"
+    );
     let unsigned = packed(folder.path(), None);
     let refused = check(&unsigned, &require(&public)).unwrap_err();
-    assert!(matches!(refused, BundleError::Signature(SignatureError::Unsigned)), "{refused}");
-    assert_eq!(check(&unsigned, &Trust::IfSigned(vec![public.clone()])).unwrap().1, Trusted::Unsigned);
+    assert!(
+        matches!(refused, BundleError::Signature(SignatureError::Unsigned)),
+        "{refused}"
+    );
+    assert_eq!(
+        check(&unsigned, &Trust::IfSigned(vec![public.clone()]))
+            .unwrap()
+            .1,
+        Trusted::Unsigned
+    );
     let altered = String::from_utf8_lossy(&signed[..512 + 200]).replace("\"digits\"", "\"digitz\"");
-    let altered: Vec<u8> = altered.bytes().chain(signed[512 + 200..].iter().copied()).collect();
+    let altered: Vec<u8> = altered
+        .bytes()
+        .chain(signed[512 + 200..].iter().copied())
+        .collect();
     let refused = check(&altered, &require(&public)).unwrap_err();
-    assert!(matches!(refused, BundleError::Signature(SignatureError::Mismatch { .. })), "{refused}");
+    assert!(
+        matches!(refused, BundleError::Signature(SignatureError::Mismatch { .. })),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -128,14 +157,24 @@ fn signing_in_place_keeps_every_member_and_replaces_an_older_signature() {
         let bytes = std::fs::read(&path).unwrap();
         let (manifest, trusted) = check(&bytes, &Trust::Require(vec![public.clone()])).unwrap();
         assert_eq!((manifest.members.len(), trusted), (2, Trusted::By(public.id())));
-        assert!(read_manifest(bytes.as_slice(), &Limits::default(), &Trust::Require(vec![public])).is_ok());
+        assert!(
+            read_manifest(
+                bytes.as_slice(),
+                &Limits::default(),
+                &Trust::Require(vec![public])
+            )
+            .is_ok()
+        );
     }
 }
 
 #[test]
 fn keys_survive_their_file_format_with_and_without_password() {
     let (public, secret) = generate_keys(None).unwrap();
-    assert_eq!(PublicKey::parse(&public.to_file().unwrap()).unwrap().id(), public.id());
+    assert_eq!(
+        PublicKey::parse(&public.to_file().unwrap()).unwrap().id(),
+        public.id()
+    );
     assert!(SecretKey::parse(&secret.to_file().unwrap(), None).is_ok());
     assert!(SecretKey::parse("not a key", None).is_err());
     assert!(PublicKey::parse("not a key").is_err());
@@ -144,7 +183,10 @@ fn keys_survive_their_file_format_with_and_without_password() {
 #[test]
 fn minisign_itself_verifies_the_signature() {
     let Ok(version) = std::process::Command::new("minisign").arg("-v").output() else {
-        assert!(std::env::var_os("CI").is_none(), "minisign must be installed in continuous integration");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "minisign must be installed in continuous integration"
+        );
         eprintln!("skipped: minisign is not installed");
         return;
     };
@@ -189,22 +231,68 @@ fn every_trick_is_refused_with_the_member_named() {
     let file = tar::EntryType::Regular;
     let edited = |from: &str, to: &str| json.replace(from, to);
     let cases: Vec<(&str, Vec<u8>)> = vec![
-        ("golden/0.npz", archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &model, file)])),
+        (
+            "golden/0.npz",
+            archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &model, file)]),
+        ),
         (
             "twice",
-            archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &model, file), ("model.onnx", &model, file)]),
+            archive(&[
+                (MANIFEST, json.as_bytes(), file),
+                ("model.onnx", &model, file),
+                ("model.onnx", &model, file),
+            ]),
         ),
-        ("does not list", archive(&[(MANIFEST, json.as_bytes(), file), ("extra.bin", &golden, file)])),
-        ("..", archive(&[(MANIFEST, json.as_bytes(), file), ("../model.onnx", &model, file)])),
-        ("/etc/passwd", archive(&[(MANIFEST, json.as_bytes(), file), ("/etc/passwd", &model, file)])),
-        ("regular", archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", b"", tar::EntryType::Symlink)])),
-        ("regular", archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", b"", tar::EntryType::GNULongName)])),
-        ("300 bytes", archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &golden, file)])),
-        ("SHA-256", archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &[1; 5000], file)])),
+        (
+            "does not list",
+            archive(&[(MANIFEST, json.as_bytes(), file), ("extra.bin", &golden, file)]),
+        ),
+        (
+            "..",
+            archive(&[(MANIFEST, json.as_bytes(), file), ("../model.onnx", &model, file)]),
+        ),
+        (
+            "/etc/passwd",
+            archive(&[(MANIFEST, json.as_bytes(), file), ("/etc/passwd", &model, file)]),
+        ),
+        (
+            "regular",
+            archive(&[
+                (MANIFEST, json.as_bytes(), file),
+                ("model.onnx", b"", tar::EntryType::Symlink),
+            ]),
+        ),
+        (
+            "regular",
+            archive(&[
+                (MANIFEST, json.as_bytes(), file),
+                ("model.onnx", b"", tar::EntryType::GNULongName),
+            ]),
+        ),
+        (
+            "300 bytes",
+            archive(&[(MANIFEST, json.as_bytes(), file), ("model.onnx", &golden, file)]),
+        ),
+        (
+            "SHA-256",
+            archive(&[
+                (MANIFEST, json.as_bytes(), file),
+                ("model.onnx", &[1; 5000], file),
+            ]),
+        ),
         ("first member", archive(&[("model.onnx", &model, file)])),
-        ("major version 2", archive(&[(MANIFEST, edited("\"1.0\"", "\"2.0\"").as_bytes(), file)])),
-        ("digitz", archive(&[(MANIFEST, edited("\"name\"", "\"digitz\"").as_bytes(), file)])),
-        ("../up", archive(&[(MANIFEST, edited("model.onnx", "../up").as_bytes(), file)])),
+        (
+            "major version 2",
+            archive(&[(MANIFEST, edited("\"1.0\"", "\"2.0\"").as_bytes(), file)]),
+        ),
+        (
+            "digitz",
+            archive(&[(MANIFEST, edited("\"name\"", "\"digitz\"").as_bytes(), file)]),
+        ),
+        (
+            "../up",
+            archive(&[(MANIFEST, edited("model.onnx", "../up").as_bytes(), file)]),
+        ),
         ("limit", archive(&[(MANIFEST, &vec![b' '; 2 << 20], file)])),
     ];
     for (expected, bytes) in cases {
@@ -268,5 +356,8 @@ fn ten_thousand_damaged_bundles_are_refused_or_unchanged_within_the_memory_bound
         }
         let _ = read_member(Cursor::new(&bytes), "model.onnx", Bytes::mib(1));
     }
-    assert!(refused > 5_000 && accepted > 0, "{refused} refused, {accepted} accepted");
+    assert!(
+        refused > 5_000 && accepted > 0,
+        "{refused} refused, {accepted} accepted"
+    );
 }
