@@ -91,8 +91,10 @@ pub struct TensorSpec {
     pub name: ValueName,
     /// Element type.
     pub dtype: DataType,
-    /// Lengths; a symbol or unknown may vary from run to run.
+    /// Lengths; a symbol or unknown may vary from run to run. Empty, and without meaning, when not `ranked`.
     pub shape: Shape,
+    /// Whether the number of dimensions is known.
+    pub ranked: bool,
 }
 
 /// A compiled model, shared by its sessions.
@@ -148,6 +150,9 @@ pub enum RuntimeError {
     /// The model cannot be encoded for the library.
     #[error(transparent)]
     Encode(#[from] edgeopt_models::onnx::WriteError),
+    /// The model is not a well-formed ONNX model.
+    #[error(transparent)]
+    Decode(#[from] edgeopt_models::onnx::ReadError),
     /// The library refused the model.
     #[error("{backend} cannot compile the model: {message}")]
     Compile {

@@ -12,7 +12,7 @@ use super::tensor_proto::read_tensor;
 use super::types::read_value_info;
 use super::wire::WireError;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Graph, Model, Node};
+use crate::{Graph, Model, Node, Tensor};
 
 /// The IR versions that can be read.
 pub const IR_VERSIONS: RangeInclusive<i64> = 3..=13;
@@ -88,6 +88,43 @@ pub fn read_file(path: &Path) -> Result<Model, ReadError> {
 pub fn read_bytes(bytes: &[u8]) -> Result<Model, ReadError> {
     let (structure, source) = Source::memory(bytes)?;
     read(structure, source)
+}
+
+/// Reads a single tensor: the content of a `.pb` file as ONNX's test data has them.
+///
+/// # Errors
+/// When the bytes are not a well-formed tensor with its data inside.
+pub fn read_tensor_bytes(bytes: &[u8]) -> Result<Tensor, ReadError> {
+    // As the only initializer of a model, so that it passes the same checks before it is parsed.
+    let model = nested(MODEL_GRAPH, &nested(GRAPH_INITIALIZER, bytes));
+    let (structure, mut source) = Source::memory(&model)?;
+    let mut proto = ModelProto::parse_from_bytes(&structure).map_err(ReadError::Decode)?;
+    let tensors = proto.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
+    let tensor = tensors
+        .into_iter()
+        .flatten()
+        .next()
+        .ok_or_else(|| invalid("tensor", "there is none"))?;
+    let name = tensor.name.clone();
+    Ok(read_tensor(tensor, &name, &mut source)?.0)
+}
+
+/// Keys of `ModelProto.graph` and `GraphProto.initializer` on the wire.
+const MODEL_GRAPH: u8 = 7 << 3 | 2;
+const GRAPH_INITIALIZER: u8 = 5 << 3 | 2;
+
+/// `bytes` as a length-delimited field.
+fn nested(key: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = Vec::with_capacity(bytes.len() + 11);
+    field.push(key);
+    let mut len = bytes.len();
+    while len > 127 {
+        field.push(len as u8 | 128);
+        len >>= 7;
+    }
+    field.push(len as u8);
+    field.extend_from_slice(bytes);
+    field
 }
 
 fn read(structure: Vec<u8>, mut source: Source<'_>) -> Result<Model, ReadError> {

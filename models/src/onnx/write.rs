@@ -39,10 +39,27 @@ pub fn write_bytes(model: &Model) -> Result<Vec<u8>, WriteError> {
         .map_err(WriteError::Encode)
 }
 
+/// Encodes a model without the data of the initializers named in `detached`: they are declared as external data,
+/// for a reader that is given the data another way.
+///
+/// # Errors
+/// When the model exceeds protobuf's 2 GiB.
+pub fn write_bytes_without(model: &Model, detached: HashSet<ValueName>) -> Result<Vec<u8>, WriteError> {
+    let mut payload = Payload {
+        detached,
+        ..Payload::default()
+    };
+    model_proto(model, &mut payload)
+        .write_to_bytes()
+        .map_err(WriteError::Encode)
+}
+
 /// Where tensors' bytes go: into the message, or to places in a file beside it.
 #[derive(Default)]
 pub(super) struct Payload<'a> {
     external: Option<(&'a str, u64)>,
+    /// Initializers whose bytes go nowhere.
+    detached: HashSet<ValueName>,
     /// The tensors that go to the file, with their offsets, in order; and where the file ends.
     pub(super) placed: Vec<(Tensor, u64)>,
     pub(super) end: u64,
@@ -65,6 +82,12 @@ impl<'a> Payload<'a> {
     }
 
     fn initializer(&mut self, tensor: &Tensor, name: &str, rest: Option<&TensorProto>) -> TensorProto {
+        if self.detached.contains(name) {
+            let mut proto = tensor_header(tensor, name, rest);
+            proto.data_location = DataLocation::EXTERNAL.into();
+            proto.external_data = vec![entry("location", name.to_owned())];
+            return proto;
+        }
         let len = tensor.as_bytes().len() as u64;
         let Some((location, _)) = self.external.filter(|(_, from)| len >= (*from).max(1)) else {
             return self.inline(tensor, name, rest);

@@ -1,1 +1,3 @@
 //! The ways to execute a model.
+
+pub mod cpu;
