@@ -56,7 +56,9 @@ fn outputs_are_written_into_the_same_memory_while_shapes_repeat() {
     let mut session = engine.session().unwrap();
     let ones = floats(&[2, 2], &[1.0; 4]);
     session.run(&[ones.clone(), ones.clone()]).unwrap();
-    let first = session.run(&[ones.clone(), ones.clone()]).unwrap()[0].as_bytes().as_ptr();
+    let first = session.run(&[ones.clone(), ones.clone()]).unwrap()[0]
+        .as_bytes()
+        .as_ptr();
     let twos = floats(&[2, 2], &[2.0; 4]);
     let outputs = session.run(&[ones.clone(), twos]).unwrap();
     assert_eq!(outputs[0], floats(&[2, 2], &[3.0; 4]));
@@ -165,7 +167,9 @@ fn four_bit_integers_go_in_and_out() {
         vec![value("y", DataType::Int4, &["3"])],
     );
     let zero = Tensor::from_bytes(DataType::Int4, &[], &[0]).unwrap();
-    model.graph.add_initializer("scale".into(), Tensor::scalar(0.5f32));
+    model
+        .graph
+        .add_initializer("scale".into(), Tensor::scalar(0.5f32));
     model.graph.add_initializer("zero".into(), zero);
     let mut session = compile(&model).unwrap().session().unwrap();
     let tensor = Tensor::from_bytes(DataType::Int4, &[3], &[0x7f, 0x08]).unwrap();
@@ -200,7 +204,9 @@ fn matmul_model() -> (Model, Tensor) {
         vec![Node::new("MatMul", "matmul", ["x", "w"], ["y"])],
         vec![value("y", DataType::Float32, &["N", "64"])],
     );
-    matmul.graph.add_initializer("w".into(), floats(&[64, 64], &weights));
+    matmul
+        .graph
+        .add_initializer("w".into(), floats(&[64, 64], &weights));
     let mut y = vec![0f32; 64];
     for (i, w) in weights.iter().enumerate() {
         y[i % 64] += w;
@@ -212,7 +218,10 @@ fn matmul_model() -> (Model, Tensor) {
 fn weights_outlive_the_model_they_came_from() {
     for optimize in [true, false] {
         let (model, expected) = matmul_model();
-        let options = CompileOptions { optimize, ..CompileOptions::default() };
+        let options = CompileOptions {
+            optimize,
+            ..CompileOptions::default()
+        };
         let engine = CpuBackend::new()
             .unwrap()
             .compile(ModelSource::Model(&model), &options)
@@ -234,7 +243,10 @@ fn sessions_of_one_engine_run_at_the_same_time() {
             let expected = &expected;
             scope.spawn(move || {
                 for _ in 0..50 {
-                    assert_eq!(session.run(&[floats(&[1, 64], &[1.0; 64])]).unwrap()[0], *expected);
+                    assert_eq!(
+                        session.run(&[floats(&[1, 64], &[1.0; 64])]).unwrap()[0],
+                        *expected
+                    );
                 }
             });
         }
@@ -266,7 +278,11 @@ fn memory_is_reserved_before_loading_and_given_back() {
 fn what_is_no_model_is_an_error() {
     let backend = CpuBackend::new().unwrap();
     for bytes in [&b""[..], b"garbage", &[0x0a; 40]] {
-        assert!(backend.compile(ModelSource::Bytes(bytes), &CompileOptions::default()).is_err());
+        assert!(
+            backend
+                .compile(ModelSource::Bytes(bytes), &CompileOptions::default())
+                .is_err()
+        );
     }
     let unknown = model(
         vec![value("x", DataType::Float32, &["2"])],

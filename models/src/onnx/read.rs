@@ -99,7 +99,10 @@ pub fn read_tensor_bytes(bytes: &[u8]) -> Result<Tensor, ReadError> {
     let model = nested(MODEL_GRAPH, &nested(GRAPH_INITIALIZER, bytes));
     let (structure, mut source) = Source::memory(&model)?;
     let mut proto = ModelProto::parse_from_bytes(&structure).map_err(ReadError::Decode)?;
-    let tensors = proto.graph.as_mut().map(|graph| std::mem::take(&mut graph.initializer));
+    let tensors = proto
+        .graph
+        .as_mut()
+        .map(|graph| std::mem::take(&mut graph.initializer));
     let tensor = tensors
         .into_iter()
         .flatten()

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, PoisonError};
 
-use ort_sys::{
-    OrtAllocatorType, OrtApi, OrtEnv, OrtLoggingLevel, OrtMemType, OrtMemoryInfo, OrtStatusPtr,
-};
+use ort_sys::{OrtAllocatorType, OrtApi, OrtEnv, OrtLoggingLevel, OrtMemType, OrtMemoryInfo, OrtStatusPtr};
 
 use super::library;
 use crate::RuntimeError;

@@ -81,8 +81,10 @@ impl CpuEngine {
             })
             .map_err(refused)?;
         drop(session_options);
-        let inputs = specs(runtime, &session, graph.required_inputs(), &Side::inputs(runtime)).map_err(refused)?;
-        let outputs = specs(runtime, &session, graph.outputs.iter(), &Side::outputs(runtime)).map_err(refused)?;
+        let inputs =
+            specs(runtime, &session, graph.required_inputs(), &Side::inputs(runtime)).map_err(refused)?;
+        let outputs =
+            specs(runtime, &session, graph.outputs.iter(), &Side::outputs(runtime)).map_err(refused)?;
         Ok(Self {
             runtime,
             session,
@@ -155,10 +157,7 @@ fn estimate(graph: &Graph) -> MemoryUse {
     }
 }
 
-fn session_options(
-    runtime: &Runtime,
-    options: &CompileOptions,
-) -> Result<Owned<OrtSessionOptions>, String> {
+fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<OrtSessionOptions>, String> {
     let api = runtime.api;
     // SAFETY: every call gets the live options and C strings that the library copies.
     unsafe {
@@ -177,7 +176,11 @@ fn session_options(
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
         runtime.check((api.SetIntraOpNumThreads)(made.ptr(), threads))?;
         let set = |key: &CStr, value: &CStr| {
-            runtime.check((api.AddSessionConfigEntry)(made.ptr(), key.as_ptr(), value.as_ptr()))
+            runtime.check((api.AddSessionConfigEntry)(
+                made.ptr(),
+                key.as_ptr(),
+                value.as_ptr(),
+            ))
         };
         // Constants that the library copies go past its arena, which grows in powers of two.
         set(c"session.use_device_allocator_for_initializers", c"1")?;
@@ -245,8 +248,7 @@ fn specs<'a>(
             }
             let (dtype, lengths) = read_info(runtime, tensor)?;
             let mut symbols = vec![ptr::null(); lengths.len()];
-            let status =
-                (runtime.api.GetSymbolicDimensions)(tensor, symbols.as_mut_ptr(), symbols.len());
+            let status = (runtime.api.GetSymbolicDimensions)(tensor, symbols.as_mut_ptr(), symbols.len());
             runtime.check(status)?;
             let dim = |(length, symbol): (i64, *const std::ffi::c_char)| {
                 if let Ok(length) = usize::try_from(length) {
@@ -257,7 +259,11 @@ fn specs<'a>(
                 } else {
                     CStr::from_ptr(symbol).to_string_lossy()
                 };
-                if symbol.is_empty() { Dim::Unknown } else { Dim::from(&*symbol) }
+                if symbol.is_empty() {
+                    Dim::Unknown
+                } else {
+                    Dim::from(&*symbol)
+                }
             };
             specs.push(TensorSpec {
                 name: value.name.clone(),

@@ -208,7 +208,11 @@ mod tests {
     #[test]
     fn the_latest_of_several_versions_comes_first() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["libonnxruntime.so.1.9.0", "libonnxruntime.so.1.24.4", "libother.so"] {
+        for name in [
+            "libonnxruntime.so.1.9.0",
+            "libonnxruntime.so.1.24.4",
+            "libother.so",
+        ] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let files = Place::Folder(folder.path().into()).files(&mut Vec::new());

@@ -56,6 +56,10 @@ impl Backend for CpuBackend {
         model: ModelSource<'_>,
         options: &CompileOptions,
     ) -> Result<Arc<dyn Engine>, RuntimeError> {
-        Ok(Arc::new(engine::CpuEngine::compile(self.runtime, model, options)?))
+        Ok(Arc::new(engine::CpuEngine::compile(
+            self.runtime,
+            model,
+            options,
+        )?))
     }
 }

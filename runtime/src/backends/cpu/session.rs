@@ -92,7 +92,10 @@ impl CpuSession {
                 slot.dims.clear();
                 slot.dims.extend_from_slice(tensor.dims());
             }
-            *pointer = slot.value.as_ref().map_or(ptr::null(), |value| value.ptr().cast_const());
+            *pointer = slot
+                .value
+                .as_ref()
+                .map_or(ptr::null(), |value| value.ptr().cast_const());
         }
         Ok(repeated)
     }
@@ -101,7 +104,11 @@ impl CpuSession {
     fn bind_outputs(&mut self, repeated: bool) -> Result<bool, String> {
         let runtime = self.engine.runtime;
         let mut any = false;
-        let slots = self.outputs.iter_mut().zip(&mut self.tensors).zip(&self.engine.outputs);
+        let slots = self
+            .outputs
+            .iter_mut()
+            .zip(&mut self.tensors)
+            .zip(&self.engine.outputs);
         for (((slot, tensor), spec), pointer) in slots.zip(&mut self.output_values) {
             *pointer = ptr::null_mut();
             slot.bound = false;
@@ -214,7 +221,10 @@ impl Session for CpuSession {
                 for slot in &mut self.outputs {
                     slot.filled = false;
                 }
-                Err(RuntimeError::Run { backend: NAME, message })
+                Err(RuntimeError::Run {
+                    backend: NAME,
+                    message,
+                })
             }
         }
     }
@@ -229,7 +239,11 @@ fn check_inputs(specs: &[TensorSpec], inputs: &[Tensor]) -> Result<(), RuntimeEr
         })
     };
     if let Some(missing) = specs.get(inputs.len()) {
-        let problem = format!("it is missing: {} inputs expected, {} given", specs.len(), inputs.len());
+        let problem = format!(
+            "it is missing: {} inputs expected, {} given",
+            specs.len(),
+            inputs.len()
+        );
         return wrong(&missing.name, problem);
     }
     if let (Some(extra), Some(last)) = (inputs.get(specs.len()), specs.last()) {
@@ -245,7 +259,10 @@ fn check_inputs(specs: &[TensorSpec], inputs: &[Tensor]) -> Result<(), RuntimeEr
     }
     for (index, (spec, tensor)) in specs.iter().zip(inputs).enumerate() {
         if spec.dtype != tensor.dtype() {
-            return wrong(&spec.name, format!("expected {}, given {}", spec.dtype, tensor.dtype()));
+            return wrong(
+                &spec.name,
+                format!("expected {}, given {}", spec.dtype, tensor.dtype()),
+            );
         }
         if !spec.ranked {
             continue;
@@ -282,7 +299,11 @@ fn first_with_symbol<'a>(
     last: usize,
     symbol: &str,
 ) -> Option<(&'a TensorSpec, usize)> {
-    let pairs = specs.iter().zip(inputs).take(last + 1).filter(|(spec, _)| spec.ranked);
+    let pairs = specs
+        .iter()
+        .zip(inputs)
+        .take(last + 1)
+        .filter(|(spec, _)| spec.ranked);
     pairs
         .flat_map(|(spec, tensor)| spec.shape.iter().zip(tensor.dims()).map(move |pair| (spec, pair)))
         .find(|(_, (dim, _))| matches!(dim, Dim::Symbol(name) if **name == *symbol))
