@@ -1,1 +1,3 @@
 //! Graph in, better graph out: passes, precision, calibration, memory plan, report.
+
+pub mod calibrate;
