@@ -19,7 +19,11 @@ pub struct CalibrationOptions {
 
 impl Default for CalibrationOptions {
     fn default() -> Self {
-        Self { method: Method::default(), tap_memory: Bytes::mib(64), threads: 0 }
+        Self {
+            method: Method::default(),
+            tap_memory: Bytes::mib(64),
+            threads: 0,
+        }
     }
 }
 
@@ -74,7 +78,10 @@ pub fn calibrate(
     options: &CalibrationOptions,
     progress: &mut dyn FnMut(usize, usize, usize),
 ) -> Result<CalibrationTable, CalibrationError> {
-    let mut table = CalibrationTable { method: options.method, ..CalibrationTable::default() };
+    let mut table = CalibrationTable {
+        method: options.method,
+        ..CalibrationTable::default()
+    };
     if tensors.is_empty() {
         return Ok(table);
     }
@@ -97,7 +104,9 @@ pub fn calibrate(
 fn open(
     samples: &dyn Samples,
 ) -> Result<Box<dyn Iterator<Item = Result<super::SampleInputs, SampleError>> + '_>, CalibrationError> {
-    samples.open().map_err(|source| CalibrationError::Sample { sample: 0, source })
+    samples
+        .open()
+        .map_err(|source| CalibrationError::Sample { sample: 0, source })
 }
 
 fn collect(
@@ -109,27 +118,50 @@ fn collect(
     table: &mut CalibrationTable,
     progress: &mut dyn FnMut(usize),
 ) -> Result<u64, CalibrationError> {
-    let inputs = model.graph.required_inputs().map(|input| &input.name).collect::<Vec<_>>();
+    let inputs = model
+        .graph
+        .required_inputs()
+        .map(|input| &input.name)
+        .collect::<Vec<_>>();
     let model = tapped(model, taps);
-    let compile = CompileOptions { threads: options.threads, ..CompileOptions::default() };
+    let compile = CompileOptions {
+        threads: options.threads,
+        ..CompileOptions::default()
+    };
     let engine = backend.compile(ModelSource::Model(&model), &compile)?;
     drop(model);
     // Inputs that only other parts of the model read may have gone from the library's view.
-    let used: Vec<Option<usize>> =
-        engine.inputs().iter().map(|spec| inputs.iter().position(|name| **name == spec.name)).collect();
+    let used: Vec<Option<usize>> = engine
+        .inputs()
+        .iter()
+        .map(|spec| inputs.iter().position(|name| **name == spec.name))
+        .collect();
     let mut session = Engine::session(engine)?;
     let mut statistics = vec![Statistics::default(); taps.len()];
     let mut count = 0;
     for (sample, item) in open(samples)?.enumerate() {
         let item = item.map_err(|source| CalibrationError::Sample { sample, source })?;
-        let given: Vec<_> = used.iter().filter_map(|index| item.get((*index)?).cloned()).collect();
+        let given: Vec<_> = used
+            .iter()
+            .filter_map(|index| item.get((*index)?).cloned())
+            .collect();
         let outputs = session.run(&given)?;
-        statistics.par_iter_mut().zip(taps).zip(outputs).try_for_each(|((statistics, name), output)| {
-            let tensor = || name.to_string();
-            let values = output.to_f32().map_err(|source| CalibrationError::Type { tensor: tensor(), source })?;
-            let added = statistics.add(&values, output.dims(), options.method);
-            added.map_err(|_| CalibrationError::NonFinite { tensor: tensor(), sample })
-        })?;
+        statistics
+            .par_iter_mut()
+            .zip(taps)
+            .zip(outputs)
+            .try_for_each(|((statistics, name), output)| {
+                let tensor = || name.to_string();
+                let values = output.to_f32().map_err(|source| CalibrationError::Type {
+                    tensor: tensor(),
+                    source,
+                })?;
+                let added = statistics.add(&values, output.dims(), options.method);
+                added.map_err(|_| CalibrationError::NonFinite {
+                    tensor: tensor(),
+                    sample,
+                })
+            })?;
         progress(sample);
         count += 1;
     }

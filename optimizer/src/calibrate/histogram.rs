@@ -36,7 +36,9 @@ impl Histogram {
     /// Adds the magnitudes of `values`. Infinities and NaNs are left out: [`super::Statistics`] refuses them.
     pub fn add(&mut self, values: &[f32]) {
         SCRATCH.with_borrow_mut(|tables| {
-            let [even, odd] = tables.as_mut_slice() else { return };
+            let [even, odd] = tables.as_mut_slice() else {
+                return;
+            };
             // Counts of one part fit in 32 bits.
             for part in values.chunks(1 << 30) {
                 let (pairs, rest) = part.as_chunks::<2>();
@@ -76,7 +78,11 @@ impl Histogram {
         occupied
             .map(|(offset, count)| {
                 let index = self.first + offset;
-                Bucket { low: edge(index), high: edge(index + 1), count: *count as f64 }
+                Bucket {
+                    low: edge(index),
+                    high: edge(index + 1),
+                    count: *count as f64,
+                }
             })
             .take_while(|bucket| bucket.low <= cap)
             .collect()
@@ -95,8 +101,13 @@ impl Histogram {
     /// Moves the finite counts of `table` here and clears it.
     fn take(&mut self, table: &mut [u32; BUCKETS]) {
         table[NON_FINITE..].fill(0);
-        let Some(first) = table.iter().position(|count| *count > 0) else { return };
-        let end = table.iter().rposition(|count| *count > 0).map_or(first, |last| last + 1);
+        let Some(first) = table.iter().position(|count| *count > 0) else {
+            return;
+        };
+        let end = table
+            .iter()
+            .rposition(|count| *count > 0)
+            .map_or(first, |last| last + 1);
         self.cover(first, end);
         let start = first - self.first;
         for (mine, new) in self.counts[start..].iter_mut().zip(&mut table[first..end]) {
@@ -140,7 +151,10 @@ mod tests {
 
     #[test]
     fn counts_are_kept_at_one_relative_resolution_over_the_whole_range_of_floats() {
-        let values: Vec<f32> = (-120..120).map(|e| 1.7 * 2f32.powi(e)).flat_map(|x| [x, -x]).collect();
+        let values: Vec<f32> = (-120..120)
+            .map(|e| 1.7 * 2f32.powi(e))
+            .flat_map(|x| [x, -x])
+            .collect();
         let mut histogram = Histogram::default();
         histogram.add(&values);
         histogram.add(&[0.0, -0.0, f32::NAN, f32::INFINITY]);
@@ -155,8 +169,12 @@ mod tests {
 
     #[test]
     fn merging_equals_adding() {
-        let (a, b): (Vec<f32>, Vec<f32>) = ((1..999).map(|i| i as f32).collect(), (1..99).map(|i| 1e-3 * i as f32).collect());
-        let (mut whole, mut first, mut second) = (Histogram::default(), Histogram::default(), Histogram::default());
+        let (a, b): (Vec<f32>, Vec<f32>) = (
+            (1..999).map(|i| i as f32).collect(),
+            (1..99).map(|i| 1e-3 * i as f32).collect(),
+        );
+        let (mut whole, mut first, mut second) =
+            (Histogram::default(), Histogram::default(), Histogram::default());
         whole.add(&[a.clone(), b.clone()].concat());
         first.add(&a);
         second.add(&b);

@@ -84,9 +84,14 @@ pub(crate) fn squared_error(buckets: &[Bucket], threshold: f64) -> f64 {
 
 /// Tries every bucket edge within 12 octaves below the cap: clipping further never pays.
 fn least_squares(buckets: &[Bucket], cap: f64) -> f64 {
-    let candidates = buckets.iter().map(|bucket| bucket.high.min(cap)).filter(|edge| *edge > cap / 4096.0);
+    let candidates = buckets
+        .iter()
+        .map(|bucket| bucket.high.min(cap))
+        .filter(|edge| *edge > cap / 4096.0);
     let scored = candidates.map(|threshold| (squared_error(buckets, threshold), threshold));
-    scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(cap, |(_, threshold)| threshold)
+    scored
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or(cap, |(_, threshold)| threshold)
 }
 
 /// Spreads the buckets over equal bins of `0..=cap`. Exact zeros are left out: every range represents them.
@@ -137,7 +142,10 @@ fn divergence(bins: &[f64], kept: f64, total: f64) -> f64 {
     let outliers = (total - kept).max(0.0);
     let mut sum = 0.0;
     for level in 0..ENTROPY_LEVELS {
-        let (first, end) = (level * bins.len() / ENTROPY_LEVELS, (level + 1) * bins.len() / ENTROPY_LEVELS);
+        let (first, end) = (
+            level * bins.len() / ENTROPY_LEVELS,
+            (level + 1) * bins.len() / ENTROPY_LEVELS,
+        );
         let merged = &bins[first..end];
         let occupied = merged.iter().filter(|count| **count > 0.0).count();
         let mass: f64 = merged.iter().sum();
@@ -199,10 +207,14 @@ mod tests {
     fn normal(n: usize) -> Vec<f32> {
         let mut state = 1u64;
         let mut uniform = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f32 / (1u64 << 24) as f32
         };
-        (0..n).map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0).collect()
+        (0..n)
+            .map(|_| (0..12).map(|_| uniform()).sum::<f32>() - 6.0)
+            .collect()
     }
 
     fn histogram(values: &[f32]) -> Histogram {
@@ -225,7 +237,10 @@ mod tests {
         let values = normal(200_000);
         let buckets = histogram(&values).buckets(f64::INFINITY);
         for threshold in [0.5, 1.0, 2.0, 4.0, 6.0] {
-            let (fast, exact) = (squared_error(&buckets, threshold), brute_force_error(&values, threshold));
+            let (fast, exact) = (
+                squared_error(&buckets, threshold),
+                brute_force_error(&values, threshold),
+            );
             assert!((fast / exact - 1.0).abs() < 0.03, "{threshold}: {fast} {exact}");
         }
     }
@@ -234,7 +249,9 @@ mod tests {
     fn mse_is_within_a_percent_of_the_best_threshold_there_is() {
         let values = normal(50_000);
         let found = brute_force_error(&values, Method::Mse.threshold(&histogram(&values), 6.0));
-        let best = (40..240).map(|i| brute_force_error(&values, f64::from(i) * 0.025)).fold(f64::MAX, f64::min);
+        let best = (40..240)
+            .map(|i| brute_force_error(&values, f64::from(i) * 0.025))
+            .fold(f64::MAX, f64::min);
         assert!(found < best * 1.01, "{found} {best}");
     }
 
@@ -262,7 +279,12 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for method in [Method::MinMax, Method::Entropy, Method::Mse, Method::Percentile(99.9)] {
+        for method in [
+            Method::MinMax,
+            Method::Entropy,
+            Method::Mse,
+            Method::Percentile(99.9),
+        ] {
             assert_eq!(method.to_string().parse(), Ok(method));
         }
         assert!("percentile:0".parse::<Method>().is_err());

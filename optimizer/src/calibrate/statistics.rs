@@ -46,7 +46,9 @@ impl Statistics {
     /// # Errors
     /// When a value is infinite or NaN; nothing is added then.
     pub fn add(&mut self, values: &[f32], dims: &[usize], method: Method) -> Result<(), NonFinite> {
-        let Some((min, max)) = finite_range(values)? else { return Ok(()) };
+        let Some((min, max)) = finite_range(values)? else {
+            return Ok(());
+        };
         self.min = self.min.min(min);
         self.max = self.max.max(max);
         self.values += values.len() as u64;
@@ -65,7 +67,11 @@ impl Statistics {
         if peak <= 0.0 {
             return 0.0;
         }
-        let cap = if method == Method::MinMax { peak } else { self.typical_peak() };
+        let cap = if method == Method::MinMax {
+            peak
+        } else {
+            self.typical_peak()
+        };
         method.threshold(&self.histogram, cap) as f32
     }
 
@@ -79,17 +85,24 @@ impl Statistics {
         let median = self.sample_peaks.quantile(0.5).unwrap_or(0.0);
         let typical = self.sample_peaks.buckets(median * OUTLIER_FACTOR);
         let highest = typical.last().map_or(0.0, |bucket| bucket.high);
-        if highest > 0.0 { highest.min(self.peak()) } else { self.peak() }
+        if highest > 0.0 {
+            highest.min(self.peak())
+        } else {
+            self.peak()
+        }
     }
 
     /// Mean value along axis 1 (channels of images, features of rows), when it is known.
     pub fn channel_means(&self) -> Option<Vec<f64>> {
         let per_channel = self.values as f64 / self.channel_sums.len() as f64;
-        (!self.channel_sums.is_empty()).then(|| self.channel_sums.iter().map(|sum| sum / per_channel).collect())
+        (!self.channel_sums.is_empty())
+            .then(|| self.channel_sums.iter().map(|sum| sum / per_channel).collect())
     }
 
     fn add_channels(&mut self, values: &[f32], dims: &[usize]) {
-        let [batch, channels, inner @ ..] = dims else { return };
+        let [batch, channels, inner @ ..] = dims else {
+            return;
+        };
         let inner: usize = inner.iter().product();
         if self.samples == 0 {
             self.channel_sums = vec![0.0; *channels];
@@ -153,7 +166,9 @@ mod tests {
     use super::*;
 
     fn sample(scale: f32) -> Vec<f32> {
-        (0..4096).map(|i| scale * ((i * 37 % 4096) as f32 / 2048.0 - 1.0)).collect()
+        (0..4096)
+            .map(|i| scale * ((i * 37 % 4096) as f32 / 2048.0 - 1.0))
+            .collect()
     }
 
     #[test]
@@ -180,7 +195,9 @@ mod tests {
     fn large_activations_in_every_sample_are_kept_by_min_max_and_are_no_outlier_samples() {
         let mut statistics = Statistics::default();
         for i in 0..8 {
-            statistics.add(&sample(1.0 + i as f32), &[1, 4096], Method::Mse).unwrap();
+            statistics
+                .add(&sample(1.0 + i as f32), &[1, 4096], Method::Mse)
+                .unwrap();
         }
         assert!(statistics.threshold(Method::Mse) > 6.0);
         assert_eq!(statistics.threshold(Method::MinMax), 8.0);
@@ -205,7 +222,12 @@ mod tests {
         statistics.add(&[], &[0], Method::Entropy).unwrap();
         assert_eq!(statistics.threshold(Method::Entropy), 0.0);
         statistics.add(&[0.0; 9], &[9], Method::Entropy).unwrap();
-        for method in [Method::MinMax, Method::Percentile(99.0), Method::Entropy, Method::Mse] {
+        for method in [
+            Method::MinMax,
+            Method::Percentile(99.0),
+            Method::Entropy,
+            Method::Mse,
+        ] {
             assert_eq!(statistics.threshold(method), 0.0);
         }
     }
@@ -213,7 +235,9 @@ mod tests {
     #[test]
     fn channel_means_are_along_axis_one_and_given_up_when_it_varies() {
         let mut statistics = Statistics::default();
-        statistics.add(&[1.0, 3.0, 10.0, 30.0], &[1, 2, 2], Method::MinMax).unwrap();
+        statistics
+            .add(&[1.0, 3.0, 10.0, 30.0], &[1, 2, 2], Method::MinMax)
+            .unwrap();
         statistics.add(&[2.0, 20.0], &[1, 2, 1], Method::MinMax).unwrap();
         assert_eq!(statistics.channel_means(), Some(vec![2.0, 20.0]));
         statistics.add(&[1.0; 3], &[1, 3], Method::MinMax).unwrap();

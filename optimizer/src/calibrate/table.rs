@@ -39,7 +39,12 @@ impl CalibrationTable {
 
     /// Sets a range from its threshold alone.
     pub fn insert(&mut self, tensor: &str, threshold: f32) {
-        let range = TensorRange { min: -threshold, max: threshold, threshold, channel_means: None };
+        let range = TensorRange {
+            min: -threshold,
+            max: threshold,
+            threshold,
+            channel_means: None,
+        };
         self.ranges.insert(tensor.to_owned(), range);
     }
 }

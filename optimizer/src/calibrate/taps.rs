@@ -12,7 +12,10 @@ pub fn tapped(model: &Model, taps: &[ValueName]) -> Model {
         .map(|name| ValueInfo {
             name: name.clone(),
             // The element type must be given; all taps of calibration are float.
-            ty: model.graph.type_of(name).unwrap_or(ValueType::Tensor { dtype: DataType::Float32, shape: None }),
+            ty: model.graph.type_of(name).unwrap_or(ValueType::Tensor {
+                dtype: DataType::Float32,
+                shape: None,
+            }),
             extra: None,
         })
         .collect();
@@ -47,14 +50,23 @@ pub fn observed_sizes(
         let shape = names.fresh(&format!("{tap}_shape"));
         let node = Node::new("Shape", &names.fresh("shape"), [tap.clone()], [shape.clone()]);
         probe.graph.nodes.push(node);
-        let ty = ValueType::Tensor { dtype: DataType::Int64, shape: None };
-        probe.graph.outputs.push(ValueInfo { name: shape, ty, extra: None });
+        let ty = ValueType::Tensor {
+            dtype: DataType::Int64,
+            shape: None,
+        };
+        probe.graph.outputs.push(ValueInfo {
+            name: shape,
+            ty,
+            extra: None,
+        });
     }
     let engine = backend.compile(ModelSource::Model(&probe), &CompileOptions::default())?;
     let mut session = Engine::session(engine)?;
     let sizes = session.run(inputs)?.iter().map(|shape| {
         let dims = shape.to_i64().unwrap_or_default();
-        let elements = dims.iter().fold(1u64, |n, dim| n.saturating_mul(u64::try_from(*dim).unwrap_or(0)));
+        let elements = dims
+            .iter()
+            .fold(1u64, |n, dim| n.saturating_mul(u64::try_from(*dim).unwrap_or(0)));
         Bytes(elements.saturating_mul(4))
     });
     Ok(sizes.collect())
@@ -96,6 +108,9 @@ mod tests {
     fn chunks_stay_below_the_limit_and_keep_every_tap() {
         let taps: Vec<ValueName> = ["a", "b", "c", "d", "e"].map(ValueName::from).into();
         let sizes = [3, 3, 9, 1, 5].map(Bytes);
-        assert_eq!(format!("{:?}", chunks(&taps, &sizes, Bytes(6))), r#"[["a", "b"], ["c"], ["d", "e"]]"#);
+        assert_eq!(
+            format!("{:?}", chunks(&taps, &sizes, Bytes(6))),
+            r#"[["a", "b"], ["c"], ["d", "e"]]"#
+        );
     }
 }
