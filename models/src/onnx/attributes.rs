@@ -1,13 +1,13 @@
 //! `AttributeProto` and [`Attribute`].
 
-use onnx_protobuf::AttributeProto;
 use onnx_protobuf::attribute_proto::AttributeType;
+use onnx_protobuf::{AttributeProto, TensorProto};
 
 use super::read::{ReadError, invalid, leftover, read_graph};
 use super::source::Source;
 use super::tensor_proto::read_tensor;
 use super::write::{Payload, write_graph};
-use crate::Attribute;
+use crate::{Attribute, Tensor};
 
 /// The attribute, and what of the message it does not carry (documentation, unknown fields). Value fields
 /// other than the one its type names are dropped.
@@ -28,11 +28,8 @@ pub(super) fn read_attribute(
         AttributeType::STRING => Attribute::String(proto.s),
         AttributeType::TENSOR => {
             let proto = proto.t.take().ok_or_else(missing)?;
-            let name = proto.name.clone();
-            let (tensor, left) = read_tensor(proto, place, source)?;
-            let mut left = left.unwrap_or_default();
-            left.name = name;
-            rest.t.0 = leftover(*left);
+            let (tensor, left) = read_named_tensor(proto, place, source)?;
+            rest.t.0 = leftover(left);
             Attribute::Tensor(tensor)
         }
         AttributeType::GRAPH => {
@@ -42,13 +39,15 @@ pub(super) fn read_attribute(
         AttributeType::INTS => Attribute::Ints(proto.ints),
         AttributeType::FLOATS => Attribute::Floats(proto.floats),
         AttributeType::STRINGS => Attribute::Strings(proto.strings),
-        AttributeType::TENSORS => Attribute::Tensors(
-            proto
-                .tensors
-                .into_iter()
-                .map(|tensor| read_tensor(tensor, place, source).map(|(tensor, _)| tensor))
-                .collect::<Result<_, _>>()?,
-        ),
+        AttributeType::TENSORS => {
+            let read = |tensor| read_named_tensor(tensor, place, source);
+            let read: Result<Vec<_>, _> = proto.tensors.into_iter().map(read).collect();
+            let (tensors, left): (Vec<Tensor>, Vec<TensorProto>) = read?.into_iter().unzip();
+            if left.iter().any(|left| *left != TensorProto::default()) {
+                rest.tensors = left;
+            }
+            Attribute::Tensors(tensors)
+        }
         AttributeType::GRAPHS => Attribute::Graphs(
             proto
                 .graphs
@@ -68,6 +67,19 @@ pub(super) fn read_attribute(
     Ok((attribute, leftover(rest)))
 }
 
+/// A tensor, and what it does not carry, its name included.
+fn read_named_tensor(
+    proto: TensorProto,
+    place: &str,
+    source: &mut Source<'_>,
+) -> Result<(Tensor, TensorProto), ReadError> {
+    let name = proto.name.clone();
+    let (tensor, left) = read_tensor(proto, place, source)?;
+    let mut left = left.map_or_else(TensorProto::default, |left| *left);
+    left.name = name;
+    Ok((tensor, left))
+}
+
 pub(super) fn write_attribute(
     name: &str,
     value: &Attribute,
@@ -76,6 +88,7 @@ pub(super) fn write_attribute(
 ) -> AttributeProto {
     let mut proto = rest.cloned().unwrap_or_default();
     let tensor_rest = proto.t.take();
+    let tensors_rest = std::mem::take(&mut proto.tensors);
     let kind = match value {
         Attribute::Int(value) => {
             proto.i = *value;
@@ -112,10 +125,11 @@ pub(super) fn write_attribute(
             AttributeType::STRINGS
         }
         Attribute::Tensors(values) => {
-            proto.tensors = values
-                .iter()
-                .map(|tensor| payload.inline(tensor, "", None))
-                .collect();
+            let write = |(index, tensor)| {
+                let rest = tensors_rest.get(index);
+                payload.inline(tensor, rest.map_or("", |rest| &rest.name), rest)
+            };
+            proto.tensors = values.iter().enumerate().map(write).collect();
             AttributeType::TENSORS
         }
         Attribute::Graphs(values) => {

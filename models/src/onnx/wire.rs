@@ -15,13 +15,13 @@ use crate::Bytes;
 /// Messages nested deeper than this are refused; the parser's own limit is 100.
 pub(super) const MAX_DEPTH: usize = 96;
 
-/// The most memory reading may take, for a file of `len` bytes: 64 MiB and 64 times the file's size.
+/// The most memory reading may take, for a file of `len` bytes: 64 MiB and 96 times the file's size.
 ///
 /// Real models take far less, as weights (`raw_data`, external data) are not copied when a file is read, and
 /// once when a model is read from memory. A file whose structure would take more, which only one made to
 /// exhaust memory does, is refused before it is parsed.
 pub fn memory_bound(len: u64) -> Bytes {
-    Bytes(Bytes::mib(64).0.saturating_add(len.saturating_mul(64)))
+    Bytes(Bytes::mib(64).0.saturating_add(len.saturating_mul(96)))
 }
 
 /// Bytes that are not a well-formed message.
