@@ -1,5 +1,7 @@
 //! Weights in files beside the model.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use std::fs::{self, File};
 use std::path::Path;
 

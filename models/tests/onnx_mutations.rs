@@ -2,6 +2,8 @@
 //!
 //! One test alone in its process, as it counts what the allocator hands out.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,6 +1,8 @@
 //! The ONNX project's own test models: `EDGEOPT_ONNX_TEST_DATA=…/backend/test/data` (of the package `onnx`)
 //! `cargo test -p edgeopt-models --test onnx_node_suite -- --ignored`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use std::path::{Path, PathBuf};
 
 use edgeopt_models::graph::validate::{OPSETS, validate};

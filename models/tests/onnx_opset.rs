@@ -1,5 +1,7 @@
 //! Raising operator sets: small graphs before and after, as text.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests
+
 use edgeopt_models::graph::validate::validate;
 use edgeopt_models::opset::{OpsetError, raise};
 use edgeopt_models::{Attribute, DataType, Dim, Graph, Model, Node, Shape, Tensor, ValueInfo, ValueType};

@@ -126,7 +126,7 @@ pub(super) fn write_attribute(
         }
         Attribute::Tensors(values) => {
             let write = |(index, tensor)| {
-                let rest = tensors_rest.get(index);
+                let rest: Option<&TensorProto> = tensors_rest.get(index);
                 payload.inline(tensor, rest.map_or("", |rest| &rest.name), rest)
             };
             proto.tensors = values.iter().enumerate().map(write).collect();
