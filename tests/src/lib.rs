@@ -1,1 +1,3 @@
 //! End-to-end tests, conformance suites and benchmarks.
+
+pub mod bare_ort;

@@ -80,6 +80,18 @@ fn read_named_tensor(
     Ok((tensor, left))
 }
 
+/// Numbers of `AttributeProto.i`, `.f` and `.s`.
+const INT_FIELD: u32 = 3;
+const FLOAT_FIELD: u32 = 2;
+const STRING_FIELD: u32 = 4;
+
+/// Where fields go that must be written though they hold their default. The generated code leaves those out; ONNX's
+/// schema tells "zero" from "absent", and its shape inference takes an absent attribute's own default (`axis` = 0
+/// of Flatten would become 1).
+fn present(proto: &mut AttributeProto) -> &mut protobuf::UnknownFields {
+    proto.special_fields.mut_unknown_fields()
+}
+
 pub(super) fn write_attribute(
     name: &str,
     value: &Attribute,
@@ -92,14 +104,23 @@ pub(super) fn write_attribute(
     let kind = match value {
         Attribute::Int(value) => {
             proto.i = *value;
+            if *value == 0 {
+                present(&mut proto).add_varint(INT_FIELD, 0);
+            }
             AttributeType::INT
         }
         Attribute::Float(value) => {
             proto.f = *value;
+            if *value == 0.0 {
+                present(&mut proto).add_fixed32(FLOAT_FIELD, value.to_bits());
+            }
             AttributeType::FLOAT
         }
         Attribute::String(value) => {
             proto.s.clone_from(value);
+            if value.is_empty() {
+                present(&mut proto).add_length_delimited(STRING_FIELD, Vec::new());
+            }
             AttributeType::STRING
         }
         Attribute::Tensor(value) => {

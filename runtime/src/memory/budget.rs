@@ -34,6 +34,17 @@ pub struct BudgetError {
     pub limit: Bytes,
     /// What others hold of it, by name.
     pub held: Vec<(String, Bytes)>,
+    /// What would fit instead, if somebody worked it out: `int8, batch 1`.
+    pub would_fit: Option<String>,
+}
+
+impl BudgetError {
+    /// The same error with what would fit instead.
+    #[must_use]
+    pub fn with_would_fit(mut self, what: impl Into<String>) -> Self {
+        self.would_fit = Some(what.into());
+        self
+    }
 }
 
 impl fmt::Display for BudgetError {
@@ -69,7 +80,11 @@ impl fmt::Display for BudgetError {
             .iter()
             .map(|(name, bytes)| format!("{name} {bytes}"))
             .collect();
-        write!(f, "; largest parts: {}", parts.join(", "))
+        write!(f, "; largest parts: {}", parts.join(", "))?;
+        match &self.would_fit {
+            Some(what) => write!(f, "; this would fit: {what}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -82,6 +97,13 @@ impl Budget {
                 held: Mutex::default(),
             }),
         }
+    }
+
+    /// A budget of what the system leaves to this process now (`MemAvailable` and the control group's limit), and of
+    /// at most `user_limit`. `None` when nothing limits: the user gave no limit and the system tells none.
+    pub fn for_system(user_limit: Option<Bytes>) -> Option<Self> {
+        let limits = [user_limit, super::system::available()];
+        limits.into_iter().flatten().min().map(Self::new)
     }
 
     /// The limit.
@@ -110,6 +132,7 @@ impl Budget {
                     .iter()
                     .map(|(_, name, used)| (name.clone(), used.total()))
                     .collect(),
+                would_fit: None,
             });
         }
         let id = held.last().map_or(0, |(id, _, _)| id + 1);
@@ -163,8 +186,19 @@ mod tests {
             "recognizer needs 41.0 MiB, limit 64.0 MiB (already held: detector 41.0 MiB); \
              largest parts: weights 40.0 MiB, backend overhead 1.00 MiB"
         );
+        let hint = error.with_would_fit("int8, batch 1").to_string();
+        assert!(hint.ends_with("; this would fit: int8, batch 1"), "{hint}");
         drop(first);
         assert_eq!(budget.available(), Bytes::mib(64));
         assert!(budget.reserve("recognizer", weights(40)).is_ok());
+    }
+
+    #[test]
+    fn the_users_limit_holds_when_it_is_the_tighter_one() {
+        let budget = Budget::for_system(Some(Bytes::kib(1))).unwrap();
+        assert_eq!(budget.limit(), Bytes::kib(1));
+        let without = Budget::for_system(None).unwrap().limit();
+        assert!(Budget::for_system(Some(Bytes(u64::MAX))).unwrap().limit() < Bytes(u64::MAX));
+        assert!(without > Bytes::ZERO);
     }
 }

@@ -1,5 +1,6 @@
 //! The memory budget of a device or process.
 
 mod budget;
+mod system;
 
 pub use budget::{Budget, BudgetError, Reservation};

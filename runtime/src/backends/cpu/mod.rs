@@ -12,6 +12,7 @@ mod session;
 mod tensor_value;
 mod weights;
 
+use std::path::Path;
 use std::sync::Arc;
 
 pub use library::LIBRARY_VARIABLE;
@@ -35,6 +36,11 @@ impl CpuBackend {
         Ok(Self {
             runtime: api::Runtime::get()?,
         })
+    }
+
+    /// The library that was loaded.
+    pub fn library(&self) -> &Path {
+        &self.runtime.path
     }
 }
 
