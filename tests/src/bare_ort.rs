@@ -39,7 +39,8 @@ impl BareRuntime {
         // SAFETY: the file is ONNX Runtime, which exports this symbol with this signature.
         unsafe {
             let library = libloading::Library::new(path)?;
-            let base = library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(c"OrtGetApiBase".to_bytes())?();
+            let base =
+                library.get::<unsafe extern "C" fn() -> *const OrtApiBase>(c"OrtGetApiBase".to_bytes())?();
             let base = base.as_ref().context("no OrtApiBase")?;
             let api = (base.GetApi)(ort_sys::ORT_API_VERSION)
                 .as_ref()
@@ -54,7 +55,10 @@ impl BareRuntime {
             let status = (api.CreateEnv)(level, c"bare".as_ptr(), &mut runtime.env);
             runtime.check(status)?;
             runtime.check((api.DisableTelemetryEvents)(runtime.env))?;
-            let (kind, place) = (OrtAllocatorType::OrtDeviceAllocator, OrtMemType::OrtMemTypeDefault);
+            let (kind, place) = (
+                OrtAllocatorType::OrtDeviceAllocator,
+                OrtMemType::OrtMemTypeDefault,
+            );
             let status = (api.CreateCpuMemoryInfo)(kind, place, &mut runtime.memory);
             runtime.check(status)?;
             Ok(runtime)
@@ -87,8 +91,13 @@ impl BareRuntime {
             let mut options = ptr::null_mut();
             self.check((api.CreateSessionOptions)(&mut options))?;
             self.check((api.SetIntraOpNumThreads)(options, threads))?;
-            let made =
-                (api.CreateSessionFromArray)(self.env, model.as_ptr().cast(), model.len(), options, &mut session);
+            let made = (api.CreateSessionFromArray)(
+                self.env,
+                model.as_ptr().cast(),
+                model.len(),
+                options,
+                &mut session,
+            );
             (api.ReleaseSessionOptions)(options);
             self.check(made)?;
         }
@@ -107,7 +116,8 @@ impl BareRuntime {
             self.check((api.SessionGetOutputCount)(session, &mut outputs))?;
             let name = |raw: *mut c_char| {
                 let name = CStr::from_ptr(raw).to_owned();
-                self.check((api.AllocatorFree)(allocator, raw.cast())).map(|()| name)
+                self.check((api.AllocatorFree)(allocator, raw.cast()))
+                    .map(|()| name)
             };
             for index in 0..inputs {
                 let mut raw = ptr::null_mut();
@@ -162,8 +172,10 @@ impl BareSession<'_> {
                 };
                 if let Some(strings) = tensor.as_strings() {
                     let mut allocator = ptr::null_mut();
-                    self.runtime.check((api.GetAllocatorWithDefaultOptions)(&mut allocator))?;
-                    let status = (api.CreateTensorAsOrtValue)(allocator, dims.as_ptr(), dims.len(), code, &mut value);
+                    self.runtime
+                        .check((api.GetAllocatorWithDefaultOptions)(&mut allocator))?;
+                    let status =
+                        (api.CreateTensorAsOrtValue)(allocator, dims.as_ptr(), dims.len(), code, &mut value);
                     self.runtime.check(status)?;
                     made.values.push(value);
                     let strings: Vec<CString> = strings
@@ -171,7 +183,8 @@ impl BareSession<'_> {
                         .map(|string| CString::new(string.as_slice()))
                         .collect::<Result<_, _>>()?;
                     let raw: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
-                    self.runtime.check((api.FillStringTensor)(value, raw.as_ptr(), raw.len()))?;
+                    self.runtime
+                        .check((api.FillStringTensor)(value, raw.as_ptr(), raw.len()))?;
                 } else {
                     let bytes = tensor.as_bytes();
                     let status = (api.CreateTensorWithDataAsOrtValue)(
@@ -201,7 +214,11 @@ impl BareSession<'_> {
             values: vec![ptr::null_mut(); self.outputs.len()],
         };
         if inputs.values.len() != self.inputs.len() {
-            bail!("{} inputs expected, {} given", self.inputs.len(), inputs.values.len());
+            bail!(
+                "{} inputs expected, {} given",
+                self.inputs.len(),
+                inputs.values.len()
+            );
         }
         let input_names: Vec<_> = self.inputs.iter().map(|name| name.as_ptr()).collect();
         let output_names: Vec<_> = self.outputs.iter().map(|name| name.as_ptr()).collect();
@@ -233,23 +250,30 @@ impl BareSession<'_> {
             // SAFETY: the description is released below; the data has the size that type and lengths ask for.
             unsafe {
                 let mut info = ptr::null_mut();
-                self.runtime.check((api.GetTensorTypeAndShape)(*value, &mut info))?;
+                self.runtime
+                    .check((api.GetTensorTypeAndShape)(*value, &mut info))?;
                 let (mut code, mut rank) = (0i32, 0);
-                self.runtime.check((api.GetTensorElementType)(info, (&raw mut code).cast()))?;
+                self.runtime
+                    .check((api.GetTensorElementType)(info, (&raw mut code).cast()))?;
                 self.runtime.check((api.GetDimensionsCount)(info, &mut rank))?;
                 let mut dims = vec![0i64; rank];
-                self.runtime.check((api.GetDimensions)(info, dims.as_mut_ptr(), rank))?;
+                self.runtime
+                    .check((api.GetDimensions)(info, dims.as_mut_ptr(), rank))?;
                 (api.ReleaseTensorTypeAndShapeInfo)(info);
                 let dims: Vec<usize> = dims.iter().map(|n| *n as usize).collect();
                 let dtype = DataType::from_onnx(code).context("unknown type")?;
                 if dtype == DataType::String {
-                    tensors.push(Tensor::strings(&dims, self.strings(*value, dims.iter().product())?)?);
+                    tensors.push(Tensor::strings(
+                        &dims,
+                        self.strings(*value, dims.iter().product())?,
+                    )?);
                     continue;
                 }
                 let mut tensor = Tensor::zeros(dtype, &dims)?;
                 let bytes = tensor.as_bytes_mut();
                 let mut data = ptr::null_mut();
-                self.runtime.check((api.GetTensorMutableData)(*value, &mut data))?;
+                self.runtime
+                    .check((api.GetTensorMutableData)(*value, &mut data))?;
                 if !bytes.is_empty() {
                     ptr::copy_nonoverlapping(data.cast::<u8>().cast_const(), bytes.as_mut_ptr(), bytes.len());
                 }
@@ -266,10 +290,15 @@ impl BareSession<'_> {
             // SAFETY: the buffer has the length the library asked for.
             unsafe {
                 let mut len = 0;
-                self.runtime.check((api.GetStringTensorElementLength)(value, index, &mut len))?;
-                let mut bytes = vec![0u8; len];
                 self.runtime
-                    .check((api.GetStringTensorElement)(value, len, index, bytes.as_mut_ptr().cast()))?;
+                    .check((api.GetStringTensorElementLength)(value, index, &mut len))?;
+                let mut bytes = vec![0u8; len];
+                self.runtime.check((api.GetStringTensorElement)(
+                    value,
+                    len,
+                    index,
+                    bytes.as_mut_ptr().cast(),
+                ))?;
                 strings.push(bytes);
             }
         }

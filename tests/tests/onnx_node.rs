@@ -159,8 +159,8 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
                     }
                     let case = load(file.clone());
                     let plain = plain(&bare, &case);
-                    let ours = read_check_rewrite(file)
-                        .and_then(|model| through_backend(&backend, &model, &case));
+                    let ours =
+                        read_check_rewrite(file).and_then(|model| through_backend(&backend, &model, &case));
                     let mut totals = totals.lock().unwrap();
                     totals.cases += 1;
                     totals.plain_passes += usize::from(plain.is_ok());
@@ -178,6 +178,10 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
         totals.cases, totals.other_than_tensors, totals.plain_passes, totals.ours_passes
     );
     assert!(totals.cases > 1000, "only {} cases found", totals.cases);
-    assert!(totals.plain_passes > 1100, "plain ONNX Runtime passes only {}", totals.plain_passes);
+    assert!(
+        totals.plain_passes > 1100,
+        "plain ONNX Runtime passes only {}",
+        totals.plain_passes
+    );
     assert!(totals.lost.is_empty(), "lost:\n{}", totals.lost.join("\n"));
 }

@@ -19,7 +19,9 @@ pub(super) fn available() -> Option<Bytes> {
 
 /// `MemAvailable` of `/proc/meminfo`.
 fn mem_available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes::kib(kib))
 }
@@ -34,7 +36,11 @@ fn group_available(membership: &str, root: &Path) -> Option<Bytes> {
         let (mount, limit, usage) = if controllers.is_empty() {
             (root.to_owned(), "memory.max", "memory.current")
         } else if controllers.split(',').any(|name| name == "memory") {
-            (root.join("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes")
+            (
+                root.join("memory"),
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+            )
         } else {
             continue;
         };
@@ -74,7 +80,11 @@ fn inactive_file(stat: &str) -> Bytes {
             .find(|(name, _)| *name == key)
             .and_then(|(_, value)| value.trim().parse().ok())
     };
-    Bytes(value("total_inactive_file").or_else(|| value("inactive_file")).unwrap_or(0))
+    Bytes(
+        value("total_inactive_file")
+            .or_else(|| value("inactive_file"))
+            .unwrap_or(0),
+    )
 }
 
 #[cfg(test)]
@@ -99,7 +109,10 @@ mod tests {
     #[test]
     fn the_tightest_group_on_the_way_up_counts() {
         let root = tempfile::tempdir().unwrap();
-        write(&root.path().join("slice"), &[("memory.max", "104857600\n"), ("memory.current", "41943040\n")]);
+        write(
+            &root.path().join("slice"),
+            &[("memory.max", "104857600\n"), ("memory.current", "41943040\n")],
+        );
         write(
             &root.path().join("slice/service"),
             &[("memory.max", "max\n"), ("memory.current", "20971520\n")],
@@ -126,9 +139,15 @@ mod tests {
     fn version_one_has_a_number_for_no_limit() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("memory/docker/x");
-        let limited = [("memory.limit_in_bytes", "67108864\n"), ("memory.usage_in_bytes", "1048576\n")];
+        let limited = [
+            ("memory.limit_in_bytes", "67108864\n"),
+            ("memory.usage_in_bytes", "1048576\n"),
+        ];
         write(&folder, &limited);
-        let top = [("memory.limit_in_bytes", "9223372036854771712\n"), ("memory.usage_in_bytes", "0\n")];
+        let top = [
+            ("memory.limit_in_bytes", "9223372036854771712\n"),
+            ("memory.usage_in_bytes", "0\n"),
+        ];
         write(&root.path().join("memory"), &top);
         let membership = "12:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/\n";
         assert_eq!(group_available(membership, root.path()), Some(Bytes::mib(63)));
