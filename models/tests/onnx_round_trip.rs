@@ -336,6 +336,7 @@ fn canonical(mut proto: ModelProto) -> ModelProto {
         }
     }
     graph(proto.graph.as_mut().unwrap());
+    proto.functions.clear(); // nothing calls them
     proto
 }
 

@@ -137,11 +137,11 @@ impl<'a> Check<'a> {
             );
         }
         let functions = model.extra.as_deref().map_or(&[][..], |extra| &extra.functions);
-        for function in functions.iter().filter(|function| function.overload.is_empty()) {
+        for function in functions {
             self.report(
                 format!("function {:?}", function.name),
-                "functions of a model are not supported; inline them where the model was made \
-                 (onnx.inliner.inline_local_functions)",
+                "it is written for another version of an operator set than the model, so that it could not be \
+                 put in the place of its calls; export the model without functions",
             );
         }
     }

@@ -9,6 +9,7 @@
 mod attributes;
 mod external;
 mod files;
+mod functions;
 mod read;
 mod schema;
 mod scopes;

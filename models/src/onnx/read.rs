@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use onnx_protobuf::{GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto};
 
 use super::attributes::read_attribute;
+use super::functions::inline;
 use super::scopes::normalize;
 use super::source::{Source, open};
 use super::tensor_proto::read_tensor;
@@ -66,6 +67,8 @@ pub(super) fn invalid(place: impl Into<String>, problem: impl Into<String>) -> R
 /// - nodes get a name that is unique in their graph and stand in topological order;
 /// - values of subgraphs that shadow an outer value or repeat a name of a sibling subgraph are renamed;
 /// - the domain `ai.onnx` becomes `""`;
+/// - calls of the model's functions are replaced by the functions' nodes, if those are written for the
+///   model's own operator sets;
 /// - up to IR version 3 every initializer had to be listed as an input too: there it is a constant, and
 ///   is taken off the main graph's inputs (writing puts it back). From IR version 4 on such an initializer
 ///   is a default that callers may override, and stays an input.
@@ -172,6 +175,7 @@ fn read(structure: Vec<u8>, mut source: Source<'_>) -> Result<Model, ReadError> 
         } = &mut model.graph;
         inputs.retain(|input| !initializers.contains_key(&input.name));
     }
+    inline(&mut model, source.budget())?;
     normalize(&mut model)?;
     Ok(model)
 }
@@ -198,7 +202,7 @@ pub(super) fn leftover<M: Message + PartialEq>(message: M) -> Option<Box<M>> {
     (message != M::default()).then(|| Box::new(message))
 }
 
-fn domain(text: String) -> String {
+pub(super) fn domain(text: String) -> String {
     if text == "ai.onnx" {
         DEFAULT_DOMAIN.to_owned()
     } else {
@@ -255,7 +259,7 @@ pub(super) fn read_graph(mut proto: GraphProto, source: &mut Source<'_>) -> Resu
 
 /// Gives each node of a graph a name of its own.
 #[derive(Default)]
-struct NodeNames {
+pub(super) struct NodeNames {
     taken: HashSet<String>,
     counts: HashMap<String, usize>,
 }
@@ -276,7 +280,7 @@ impl NodeNames {
     }
 }
 
-fn read_node(
+pub(super) fn read_node(
     mut proto: NodeProto,
     names: &mut NodeNames,
     source: &mut Source<'_>,

@@ -15,7 +15,7 @@ pub(super) fn normalize(model: &mut Model) -> Result<(), ReadError> {
     sort(&mut model.graph)
 }
 
-fn definitions(graph: &Graph) -> impl Iterator<Item = ValueName> + '_ {
+pub(super) fn definitions(graph: &Graph) -> impl Iterator<Item = ValueName> + '_ {
     let inputs = graph.inputs.iter().map(|input| &input.name);
     let outputs = graph.nodes.iter().flat_map(|node| &node.outputs);
     inputs
@@ -25,7 +25,7 @@ fn definitions(graph: &Graph) -> impl Iterator<Item = ValueName> + '_ {
         .cloned()
 }
 
-fn rename_inner(graph: &mut Graph, defined: &mut HashSet<ValueName>, names: &mut NameGenerator) {
+pub(super) fn rename_inner(graph: &mut Graph, defined: &mut HashSet<ValueName>, names: &mut NameGenerator) {
     for subgraph in graph.nodes.iter_mut().flat_map(|node| node.subgraphs_mut()) {
         // a name twice in one scope is an error that validation reports: keep it
         let mut seen = HashSet::new();
@@ -48,7 +48,7 @@ fn rename_inner(graph: &mut Graph, defined: &mut HashSet<ValueName>, names: &mut
 }
 
 /// Renames values of one scope in `graph`, which is that scope (`own`) or lies within it.
-fn rename(graph: &mut Graph, renamed: &HashMap<ValueName, ValueName>, own: bool) {
+pub(super) fn rename(graph: &mut Graph, renamed: &HashMap<ValueName, ValueName>, own: bool) {
     let mut inner;
     let renamed = if own {
         renamed

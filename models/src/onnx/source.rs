@@ -20,6 +20,7 @@ pub(super) struct Source<'a> {
     /// `None` when raw data stands in the messages themselves.
     cuts: Option<Vec<Range<usize>>>,
     external: Option<ExternalFiles>,
+    budget: u64,
 }
 
 /// Maps a model's file.
@@ -33,14 +34,32 @@ impl<'a> Source<'a> {
         let Structure {
             bytes: structure,
             cuts,
+            budget,
         } = separate(bytes)?;
         let source = Self {
             bytes,
             map: None,
             cuts: Some(cuts),
             external: None,
+            budget,
         };
         Ok((structure, source))
+    }
+
+    /// Messages that hold their own raw data, as functions do.
+    pub(super) fn messages() -> Self {
+        Self {
+            bytes: &[],
+            map: None,
+            cuts: None,
+            external: None,
+            budget: 0,
+        }
+    }
+
+    /// Bytes of memory that may still be taken for the model.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
     }
 
     /// A mapped model at `path`.

@@ -43,6 +43,8 @@ pub(super) struct Structure {
     pub(super) bytes: Vec<u8>,
     /// Where the raw data lies in the original.
     pub(super) cuts: Vec<Range<usize>>,
+    /// What of [`memory_bound`] the structure leaves, in bytes.
+    pub(super) budget: u64,
 }
 
 struct Frame {
@@ -225,6 +227,7 @@ impl Walk<'_> {
         Ok(Structure {
             bytes,
             cuts: self.cuts,
+            budget: memory_bound(self.bytes.len() as u64).0.saturating_sub(self.cost),
         })
     }
 
