@@ -1,3 +1,7 @@
 //! End-to-end tests, conformance suites and benchmarks.
+//!
+//! [`bare_ort`] is the peer of the CPU backend: ONNX Runtime through its C API and nothing else. [`nets`] builds
+//! well-known networks with seeded random weights.
 
 pub mod bare_ort;
+pub mod nets;

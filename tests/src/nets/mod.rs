@@ -1,0 +1,25 @@
+//! Well-known networks with seeded random weights, for benchmarks and for tests of shapes, memory and speed: the
+//! layers and sizes are the published ones, the numbers mean nothing.
+
+mod builder;
+mod minilm;
+mod mobilenet_v2;
+mod resnet50;
+mod yolov8n;
+
+use edgeopt_models::Model;
+
+/// Name and maker of each network.
+pub const NETS: [(&str, fn() -> Model); 4] = [
+    ("resnet50", resnet50::build),
+    ("mobilenet_v2", mobilenet_v2::build),
+    ("yolov8n", yolov8n::build),
+    ("minilm", minilm::build),
+];
+
+/// The network called `name`.
+pub fn by_name(name: &str) -> Option<Model> {
+    NETS.iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, build)| build())
+}
