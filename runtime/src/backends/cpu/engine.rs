@@ -13,6 +13,7 @@ use super::NAME;
 use super::api::{Owned, Runtime};
 use super::session::CpuSession;
 use super::tensor_value::read_info;
+use super::unsigned_activations;
 use super::weights::SharedWeights;
 use crate::memory::Reservation;
 use crate::{CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec};
@@ -50,11 +51,14 @@ impl CpuEngine {
         source: ModelSource<'_>,
         options: &CompileOptions,
     ) -> Result<Self, RuntimeError> {
-        let model = match source {
+        let mut model = match source {
             ModelSource::Model(model) => Cow::Borrowed(model),
             ModelSource::Bytes(bytes) => Cow::Owned(onnx::read_bytes(bytes)?),
             ModelSource::File(path) => Cow::Owned(onnx::read_file(path)?),
         };
+        if cfg!(target_arch = "x86_64") && unsigned_activations::applies(&model.graph) {
+            unsigned_activations::rewrite(&mut model.to_mut().graph);
+        }
         let graph = &model.graph;
         check_tensors_only("input", graph.required_inputs())?;
         check_tensors_only("output", graph.outputs.iter())?;
@@ -187,8 +191,23 @@ fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<
         if options.exact_quantization {
             set(c"session.disable_quant_qdq", c"1")?;
         }
+        if saturates_in_pairs() {
+            // Weights that could overflow are made unsigned while loading, for exact kernels.
+            set(c"session.x64quantprecision", c"1")?;
+        }
         Ok(made)
     }
+}
+
+/// Whether the processor multiplies bytes only by `vpmaddubsw`, which adds two products u8 × s8 into 16 bits and
+/// saturates (255·127·2 > 32767): x86 before VNNI.
+fn saturates_in_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        !std::arch::is_x86_feature_detected!("avx512vnni") && !std::arch::is_x86_feature_detected!("avxvnni")
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The functions that describe one side of a session.

@@ -10,6 +10,7 @@ mod engine;
 mod library;
 mod session;
 mod tensor_value;
+mod unsigned_activations;
 mod weights;
 
 use std::path::Path;
