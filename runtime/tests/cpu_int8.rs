@@ -47,7 +47,10 @@ fn run(model: &Model, x: &Tensor, exact_quantization: bool) -> Vec<f32> {
         .compile(ModelSource::Model(model), &options)
         .unwrap();
     let mut session = engine.session().unwrap();
-    session.run(std::slice::from_ref(x)).unwrap()[0].to_f32().unwrap().to_vec()
+    session.run(std::slice::from_ref(x)).unwrap()[0]
+        .to_f32()
+        .unwrap()
+        .to_vec()
 }
 
 /// Neighbouring products of the largest size overflow 16 bits, which kernels for processors without VNNI add in.
@@ -73,9 +76,15 @@ fn the_largest_weights_and_activations_do_not_saturate_on_the_way() {
             let (fused, exact) = (run(&model, &input, false), run(&model, &input, true));
             let lsb = OUTPUT_SCALE * 127.0;
             for (fused, exact) in fused.iter().zip(&exact) {
-                assert!((fused - exact).abs() <= lsb, "{op} {w:?} {name}: {fused}, exactly {exact}");
+                assert!(
+                    (fused - exact).abs() <= lsb,
+                    "{op} {w:?} {name}: {fused}, exactly {exact}"
+                );
             }
-            assert!(exact.iter().any(|y| *y != 0.0), "{op} {w:?} {name}: nothing was computed");
+            assert!(
+                exact.iter().any(|y| *y != 0.0),
+                "{op} {w:?} {name}: nothing was computed"
+            );
         }
     }
 }

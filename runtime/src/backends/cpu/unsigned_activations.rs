@@ -32,10 +32,9 @@ pub(super) fn rewrite(graph: &mut Graph) -> usize {
         let readers = uses.readers(output);
         let all_dequantize = readers.iter().all(|reader| {
             reader.input == Some(0)
-                && graph
-                    .nodes
-                    .get(reader.node)
-                    .is_some_and(|node| node.is("DequantizeLinear") && signed_zero_point(graph, node).is_some())
+                && graph.nodes.get(reader.node).is_some_and(|node| {
+                    node.is("DequantizeLinear") && signed_zero_point(graph, node).is_some()
+                })
         });
         if readers.is_empty() || !all_dequantize || graph.is_output(output) {
             continue;
@@ -45,7 +44,12 @@ pub(super) fn rewrite(graph: &mut Graph) -> usize {
             .collect();
         let zero_points: Option<Vec<&ValueName>> = pair
             .iter()
-            .map(|index| graph.nodes.get(*index).and_then(|node| signed_zero_point(graph, node)))
+            .map(|index| {
+                graph
+                    .nodes
+                    .get(*index)
+                    .and_then(|node| signed_zero_point(graph, node))
+            })
             .collect();
         let Some(zero_points) = zero_points else { continue };
         edits.extend(pair.iter().copied().zip(zero_points.into_iter().cloned()));
@@ -123,7 +127,9 @@ mod tests {
         };
         graph.add_initializer("scale".into(), Tensor::scalar(0.5f32));
         graph.add_initializer("zero".into(), zero);
-        graph.nodes.push(Node::new("QuantizeLinear", "q", ["x", "scale", "zero"], ["q"]));
+        graph
+            .nodes
+            .push(Node::new("QuantizeLinear", "q", ["x", "scale", "zero"], ["q"]));
         let from = match between {
             Some(op) => {
                 graph.nodes.push(Node::new(op, "between", ["q"], ["moved"]));
@@ -131,7 +137,12 @@ mod tests {
             }
             None => "q",
         };
-        graph.nodes.push(Node::new("DequantizeLinear", "dq", [from, "scale", "zero"], ["y"]));
+        graph.nodes.push(Node::new(
+            "DequantizeLinear",
+            "dq",
+            [from, "scale", "zero"],
+            ["y"],
+        ));
         graph
     }
 
@@ -167,9 +178,12 @@ mod tests {
     fn weights_that_share_the_zero_point_stay_signed() {
         let mut graph = graph(Tensor::scalar(0i8), None);
         graph.add_initializer("w".into(), Tensor::vector(&[1i8, -1, 2, -2]));
-        graph
-            .nodes
-            .push(Node::new("DequantizeLinear", "dq_w", ["w", "scale", "zero"], ["w_float"]));
+        graph.nodes.push(Node::new(
+            "DequantizeLinear",
+            "dq_w",
+            ["w", "scale", "zero"],
+            ["w_float"],
+        ));
         assert_eq!(rewrite(&mut graph), 1);
         assert_eq!(*graph.nodes[2].input(ZERO_POINT).unwrap(), "zero");
         assert_eq!(graph.initializers["zero"], Tensor::scalar(0i8));
