@@ -1,3 +1,4 @@
 //! Graph in, better graph out: passes, precision, calibration, memory plan, report.
 
 pub mod calibrate;
+pub mod precision;

@@ -1,0 +1,14 @@
+//! INT8 by post-training quantization: which layers compute in INT8, and the QuantizeLinear/DequantizeLinear
+//! nodes that say so in the graph.
+
+mod options;
+mod plan;
+mod quantize;
+mod report;
+mod residual;
+mod weighted;
+mod weights;
+
+pub use options::{Int8Options, Placement};
+pub use quantize::{Int8Error, quantize, tensors_to_calibrate};
+pub use report::{ActivationScale, Int8Report, KeptNode, QuantizedNode};

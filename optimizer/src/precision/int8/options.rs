@@ -1,0 +1,101 @@
+use std::collections::BTreeSet;
+
+/// For which executor the Q/DQ nodes are placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// TensorRT's rules ("Working with quantized types: explicit quantization" in its developer guide): inputs
+    /// of weighted layers, and of a skip connection's Add only the residual side.
+    #[default]
+    TensorRt,
+    /// ONNX Runtime on CPUs executes a layer in INT8 only when its output is quantized too: additionally both
+    /// inputs of Add, and pooling and concatenation between quantized layers.
+    Cpu,
+}
+
+/// How to quantize.
+#[derive(Clone, Debug)]
+pub struct Int8Options {
+    /// Where Q/DQ nodes go.
+    pub placement: Placement,
+    /// Node names to leave in float; `*` stands for any text.
+    pub exclude: Vec<String>,
+    /// Exact node names to leave in float (found by the sensitivity search).
+    pub exclude_nodes: BTreeSet<String>,
+    /// Also quantize the last convolutions before the outputs (heads of detectors), which usually costs much
+    /// accuracy and gains little time.
+    pub quantize_heads: bool,
+    /// Also quantize matrix products of two activations (attention).
+    pub quantize_attention: bool,
+    /// Shift each bias by the mean error that rounding the weights causes (Nagel et al., "Data-Free Quantization
+    /// Through Weight Equalization and Bias Correction", 2019), where the calibration knows channel means.
+    pub bias_correction: bool,
+    /// Use 7 bits for weights: for x86 CPUs without VNNI, whose 8-bit products may saturate.
+    pub reduce_range: bool,
+}
+
+impl Default for Int8Options {
+    fn default() -> Self {
+        Self {
+            placement: Placement::default(),
+            exclude: Vec::new(),
+            exclude_nodes: BTreeSet::new(),
+            quantize_heads: false,
+            quantize_attention: false,
+            bias_correction: true,
+            reduce_range: false,
+        }
+    }
+}
+
+impl Int8Options {
+    /// Why the node must stay in float by the user's wish.
+    pub(crate) fn excludes(&self, node: &str) -> Option<String> {
+        if self.exclude_nodes.contains(node) {
+            return Some("excluded: sensitive to quantization".into());
+        }
+        let pattern = self.exclude.iter().find(|pattern| matches(pattern, node))?;
+        Some(format!("excluded by {pattern:?}"))
+    }
+}
+
+/// Whether `text` is `pattern`, in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, text, expected) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*head*", "model/head/conv", true),
+            ("*head", "head_1", false),
+            ("*a*b", "xaxbxb", true),
+            ("a*a", "a", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Precision of the numbers a model computes with.
+
+pub mod int8;
