@@ -2,15 +2,28 @@
 
 use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::calibrate::CalibrationTable;
-use edgeopt_optimizer::precision::int8::{Int8Error, Int8Options, Int8Report, Placement, quantize, tensors_to_calibrate};
+use edgeopt_optimizer::precision::int8::{
+    Int8Error, Int8Options, Int8Report, Placement, quantize, tensors_to_calibrate,
+};
 
 struct Net(Graph);
 
 impl Net {
     fn new(nodes: Vec<Node>, weights: &[(&str, &[usize])], output: &str) -> Self {
-        let mut graph = Graph { nodes, ..Graph::default() };
-        graph.inputs.push(ValueInfo::tensor("x", DataType::Float32, Shape::known(&[1, 16, 8, 8])));
-        graph.outputs.push(ValueInfo::tensor(output, DataType::Float32, Shape::known(&[1, 16, 8, 8])));
+        let mut graph = Graph {
+            nodes,
+            ..Graph::default()
+        };
+        graph.inputs.push(ValueInfo::tensor(
+            "x",
+            DataType::Float32,
+            Shape::known(&[1, 16, 8, 8]),
+        ));
+        graph.outputs.push(ValueInfo::tensor(
+            output,
+            DataType::Float32,
+            Shape::known(&[1, 16, 8, 8]),
+        ));
         for (name, dims) in weights {
             let count = dims.iter().product();
             let values: Vec<f32> = (0..count).map(|i| (i % 13) as f32 / 13.0 - 0.4).collect();
@@ -56,7 +69,10 @@ fn shown(model: &Model) -> String {
         }
         _ => name.to_owned(),
     };
-    let compute = graph.nodes.iter().filter(|node| !node.op_type.ends_with("quantizeLinear") && node.op_type != "QuantizeLinear");
+    let compute = graph
+        .nodes
+        .iter()
+        .filter(|node| !node.op_type.ends_with("quantizeLinear") && node.op_type != "QuantizeLinear");
     let lines = compute.map(|node| {
         let inputs: Vec<String> = node.inputs.iter().map(|name| read(name)).collect();
         format!("{}({})", node.name, inputs.join(", "))
@@ -65,7 +81,10 @@ fn shown(model: &Model) -> String {
 }
 
 fn everything() -> Int8Options {
-    Int8Options { quantize_heads: true, ..Int8Options::default() }
+    Int8Options {
+        quantize_heads: true,
+        ..Int8Options::default()
+    }
 }
 
 const W: &[usize] = &[16, 16, 3, 3];
@@ -73,7 +92,11 @@ const W: &[usize] = &[16, 16, 3, 3];
 #[test]
 fn the_epilogue_of_a_convolution_stays_free_of_quantizers() {
     let nodes = || {
-        vec![conv("c1", "x", "w1", "a"), Node::new("Relu", "r", ["a"], ["b"]), conv("c2", "b", "w2", "y")]
+        vec![
+            conv("c1", "x", "w1", "a"),
+            Node::new("Relu", "r", ["a"], ["b"]),
+            conv("c2", "b", "w2", "y"),
+        ]
     };
     let (model, report) = Net::new(nodes(), &[("w1", W), ("w2", W)], "y").quantized(&everything());
     assert_eq!(shown(&model), "c1(q:x, q:w1)\nr(a)\nc2(q:b, q:w2)");
@@ -86,7 +109,10 @@ fn the_epilogue_of_a_convolution_stays_free_of_quantizers() {
     let (model, report) = Net::new(nodes(), &[("w1", W), ("w2", W)], "y").quantized(&Int8Options::default());
     assert_eq!(shown(&model), "c1(q:x, q:w1)\nr(a)\nc2(b, w2)");
     assert_eq!(report.kept[0].reason, "the last convolution before an output");
-    let options = Int8Options { exclude: vec!["c1*".into()], ..everything() };
+    let options = Int8Options {
+        exclude: vec!["c1*".into()],
+        ..everything()
+    };
     let (model, report) = Net::new(nodes(), &[("w1", W), ("w2", W)], "y").quantized(&options);
     assert_eq!(shown(&model), "c1(x, w1)\nr(a)\nc2(q:b, q:w2)");
     assert_eq!(report.kept[0].reason, "excluded by \"c1*\"");
@@ -104,8 +130,20 @@ fn only_the_residual_input_of_a_skip_connection_is_quantized() {
         conv("c3", "d", "w4", "y"),
     ];
     let (model, _) = Net::new(identity, weights, "y").quantized(&everything());
-    assert_eq!(shown(&model), "c0(q:x, q:w1)\nc1(q:s, q:w2)\nr(a)\nc2(q:b, q:w3)\nadd(c, q:s)\nc3(q:d, q:w4)");
-    assert_eq!(model.graph.nodes.iter().filter(|node| node.op_type == "QuantizeLinear").count(), 4, "s is quantized once");
+    assert_eq!(
+        shown(&model),
+        "c0(q:x, q:w1)\nc1(q:s, q:w2)\nr(a)\nc2(q:b, q:w3)\nadd(c, q:s)\nc3(q:d, q:w4)"
+    );
+    assert_eq!(
+        model
+            .graph
+            .nodes
+            .iter()
+            .filter(|node| node.op_type == "QuantizeLinear")
+            .count(),
+        4,
+        "s is quantized once"
+    );
 
     // Both sides end in a convolution: the longer one is fused with, whichever input it is.
     let projection = vec![
@@ -139,13 +177,33 @@ fn concatenated_values_share_a_scale_unless_their_ranges_differ_too_much() {
         ]
     };
     let weights: &[(&str, &[usize])] = &[("w1", W), ("w2", W), ("w3", &[16, 32, 1, 1])];
-    let scale = |report: &Int8Report, tensor: &str| report.activations.iter().find(|a| a.tensor == tensor).unwrap().scale;
-    let (model, report) = Net::new(nodes(), weights, "y").with_ranges(&everything(), &[("a", 2.0), ("c", 8.0)]);
-    assert_eq!(shown(&model), "c1(q:x, q:w1)\nc2(q:a, q:w2)\ncat(a, b)\nc3(q:c, q:w3)");
-    assert_eq!((scale(&report, "a"), scale(&report, "c")), (8.0 / 127.0, 8.0 / 127.0));
+    let scale = |report: &Int8Report, tensor: &str| {
+        report
+            .activations
+            .iter()
+            .find(|a| a.tensor == tensor)
+            .unwrap()
+            .scale
+    };
+    let (model, report) =
+        Net::new(nodes(), weights, "y").with_ranges(&everything(), &[("a", 2.0), ("c", 8.0)]);
+    assert_eq!(
+        shown(&model),
+        "c1(q:x, q:w1)\nc2(q:a, q:w2)\ncat(a, b)\nc3(q:c, q:w3)"
+    );
+    assert_eq!(
+        (scale(&report, "a"), scale(&report, "c")),
+        (8.0 / 127.0, 8.0 / 127.0)
+    );
     let (_, report) = Net::new(nodes(), weights, "y").with_ranges(&everything(), &[("a", 0.1), ("c", 8.0)]);
-    assert_eq!((scale(&report, "a"), scale(&report, "c")), (0.1 / 127.0, 8.0 / 127.0));
-    assert_eq!(report.notes, ["a, c keep their own scales: their ranges differ by a factor of 80"]);
+    assert_eq!(
+        (scale(&report, "a"), scale(&report, "c")),
+        (0.1 / 127.0, 8.0 / 127.0)
+    );
+    assert_eq!(
+        report.notes,
+        ["a, c keep their own scales: their ranges differ by a factor of 80"]
+    );
 }
 
 #[test]
@@ -159,19 +217,55 @@ fn weights_are_quantized_along_the_axis_of_their_outputs_and_shared_once() {
         Node::new("Gemm", "g2", ["e", "wh"], ["h"]),
         Node::new("MatMul", "small", ["h", "ws"], ["y"]),
     ];
-    let weights: &[(&str, &[usize])] =
-        &[("w", W), ("wt", &[16, 16, 2, 2]), ("wg", &[32, 4096]), ("wh", &[32, 64]), ("ws", &[64, 4])];
+    let weights: &[(&str, &[usize])] = &[
+        ("w", W),
+        ("wt", &[16, 16, 2, 2]),
+        ("wg", &[32, 4096]),
+        ("wh", &[32, 64]),
+        ("ws", &[64, 4]),
+    ];
     let (model, report) = Net::new(nodes, weights, "y").quantized(&everything());
     let scales = |name: &str| model.graph.initializers[name].elements();
-    assert_eq!((scales("w_scale"), scales("wt_scale"), scales("wg_scale"), scales("wh_scale")), (16, 1, 32, 64));
+    assert_eq!(
+        (
+            scales("w_scale"),
+            scales("wt_scale"),
+            scales("wg_scale"),
+            scales("wh_scale")
+        ),
+        (16, 1, 32, 64)
+    );
     let axis = |name: &str| {
-        let node = model.graph.nodes.iter().find(|node| node.outputs[0] == *name).unwrap();
+        let node = model
+            .graph
+            .nodes
+            .iter()
+            .find(|node| node.outputs[0] == *name)
+            .unwrap();
         node.int("axis")
     };
-    assert_eq!((axis("wg_dequantized"), axis("wh_dequantized"), axis("wt_dequantized")), (Some(0), Some(1), None));
-    assert_eq!(model.graph.initializers.keys().filter(|name| name.starts_with("w_int8")).count(), 1);
+    assert_eq!(
+        (
+            axis("wg_dequantized"),
+            axis("wh_dequantized"),
+            axis("wt_dequantized")
+        ),
+        (Some(0), Some(1), None)
+    );
+    assert_eq!(
+        model
+            .graph
+            .initializers
+            .keys()
+            .filter(|name| name.starts_with("w_int8"))
+            .count(),
+        1
+    );
     assert_eq!(report.kept.len(), 1);
-    assert_eq!((&*report.kept[0].node, &*report.kept[0].reason), ("small", "too small to gain: weight [64, 4]"));
+    assert_eq!(
+        (&*report.kept[0].node, &*report.kept[0].reason),
+        ("small", "too small to gain: weight [64, 4]")
+    );
 }
 
 #[test]
@@ -185,7 +279,12 @@ fn small_and_depthwise_convolutions_follow_the_limits() {
     ] {
         let node = conv("c", "x", "w", "y").with("group", group);
         let (_, report) = Net::new(vec![node], &[("w", dims)], "y").quantized(&everything());
-        assert_eq!(report.quantized.len() == 1, quantized, "{dims:?} {group}: {:?}", report.kept);
+        assert_eq!(
+            report.quantized.len() == 1,
+            quantized,
+            "{dims:?} {group}: {:?}",
+            report.kept
+        );
     }
 }
 
@@ -196,7 +295,10 @@ fn a_channel_of_zeros_and_an_activation_of_zeros_have_positive_scales() {
     weight.view_mut::<f32>().unwrap()[..144].fill(0.0);
     let (model, report) = net.with_ranges(&everything(), &[("x", 0.0)]);
     assert_eq!(report.activations[0].scale, 1.0 / 127.0);
-    let scales = model.graph.initializers["w_scale"].view::<f32>().unwrap().into_owned();
+    let scales = model.graph.initializers["w_scale"]
+        .view::<f32>()
+        .unwrap()
+        .into_owned();
     assert_eq!(scales[0], 1.0);
     assert!(scales.iter().all(|scale| *scale > 0.0));
 }
@@ -211,9 +313,16 @@ fn cpus_get_both_inputs_and_the_output_of_an_add_in_unsigned_bytes() {
         Node::new("MaxPool", "pool", ["e"], ["f"]),
         conv("c3", "f", "w3", "y"),
     ];
-    let options = Int8Options { placement: Placement::Cpu, ..everything() };
-    let (model, _) = Net::new(nodes, &[("w1", W), ("w2", W), ("w3", W)], "y").with_ranges(&options, &[("e", 3.0)]);
-    assert_eq!(shown(&model), "c0(q:x, q:w1)\nc1(q:s, q:w2)\nadd(q:a, q:s)\nr(d)\npool(q:e)\nc3(q:f, q:w3)");
+    let options = Int8Options {
+        placement: Placement::Cpu,
+        ..everything()
+    };
+    let (model, _) =
+        Net::new(nodes, &[("w1", W), ("w2", W), ("w3", W)], "y").with_ranges(&options, &[("e", 3.0)]);
+    assert_eq!(
+        shown(&model),
+        "c0(q:x, q:w1)\nc1(q:s, q:w2)\nadd(q:a, q:s)\nr(d)\npool(q:e)\nc3(q:f, q:w3)"
+    );
     let scale = |name: &str| model.graph.initializers[name].view::<f32>().unwrap()[0];
     assert_eq!(scale("e_scale"), scale("f_scale"));
 }
@@ -224,11 +333,17 @@ fn what_cannot_be_quantized_is_refused_with_words_and_left_as_it_was() {
     let table = CalibrationTable::default();
     let mut old = Model::new(net(), 11);
     let before = old.clone();
-    assert!(matches!(quantize(&mut old, &table, &everything()), Err(Int8Error::Opset { opset: 11 })));
+    assert!(matches!(
+        quantize(&mut old, &table, &everything()),
+        Err(Int8Error::Opset { opset: 11 })
+    ));
     assert_eq!(old, before);
     let mut model = Model::new(net(), 17);
     let error = quantize(&mut model, &table, &everything()).unwrap_err();
-    assert!(matches!(&error, Int8Error::Uncalibrated { tensor } if tensor == "x"), "{error}");
+    assert!(
+        matches!(&error, Int8Error::Uncalibrated { tensor } if tensor == "x"),
+        "{error}"
+    );
     let mut table = CalibrationTable::default();
     table.insert("x", 1.0);
     quantize(&mut model, &table, &everything()).unwrap();
@@ -237,6 +352,14 @@ fn what_cannot_be_quantized_is_refused_with_words_and_left_as_it_was() {
     assert!(matches!(error, Int8Error::AlreadyQuantized { .. }));
     assert_eq!(model, before);
     let mut bad = Model::new(net(), 17);
-    bad.graph.initializers.get_mut("w").unwrap().view_mut::<f32>().unwrap()[0] = f32::NAN;
-    assert!(matches!(quantize(&mut bad, &table, &everything()), Err(Int8Error::NonFinite { .. })));
+    bad.graph
+        .initializers
+        .get_mut("w")
+        .unwrap()
+        .view_mut::<f32>()
+        .unwrap()[0] = f32::NAN;
+    assert!(matches!(
+        quantize(&mut bad, &table, &everything()),
+        Err(Int8Error::NonFinite { .. })
+    ));
 }

@@ -32,7 +32,10 @@ impl Plan {
             // A net of one convolution has no body to protect the head's accuracy with.
             plan.weighted.retain(|weighted| !heads.contains(&weighted.node));
             for index in heads.iter().copied().collect::<BTreeSet<_>>() {
-                plan.keep(&graph.nodes[index], "the last convolution before an output".into());
+                plan.keep(
+                    &graph.nodes[index],
+                    "the last convolution before an output".into(),
+                );
             }
         }
         for weighted in &plan.weighted {
@@ -53,12 +56,22 @@ impl Plan {
     /// The values that get Q/DQ, in the order in which nodes read them.
     pub(super) fn values(&self, graph: &Graph) -> Vec<ValueName> {
         let mut seen = HashSet::new();
-        let inputs = self.edges.iter().filter_map(|(node, input)| graph.nodes.get(*node)?.input(*input));
-        inputs.filter(|name| seen.insert((*name).clone())).cloned().collect()
+        let inputs = self
+            .edges
+            .iter()
+            .filter_map(|(node, input)| graph.nodes.get(*node)?.input(*input));
+        inputs
+            .filter(|name| seen.insert((*name).clone()))
+            .cloned()
+            .collect()
     }
 
     fn keep(&mut self, node: &Node, reason: String) {
-        self.kept.push(KeptNode { node: node.name.clone(), op: node.op_type.clone(), reason });
+        self.kept.push(KeptNode {
+            node: node.name.clone(),
+            op: node.op_type.clone(),
+            reason,
+        });
     }
 
     fn residuals(&mut self, graph: &Graph, uses: &Uses, options: &Int8Options) {
@@ -75,21 +88,42 @@ impl Plan {
 
     /// Whether `value` comes out of a quantized node, through layers fused behind it.
     fn computes(&self, graph: &Graph, uses: &Uses, value: &ValueName, depth: usize) -> bool {
-        let Some(index) = uses.producer(value) else { return false };
+        let Some(index) = uses.producer(value) else {
+            return false;
+        };
         if self.weighted.iter().any(|weighted| weighted.node == index) {
             return true;
         }
         let node = &graph.nodes[index];
-        let fused = ["BatchNormalization", "Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Mul"];
+        let fused = [
+            "BatchNormalization",
+            "Relu",
+            "Clip",
+            "LeakyRelu",
+            "HardSwish",
+            "Sigmoid",
+            "Mul",
+        ];
         depth < 8
             && fused.iter().any(|op| node.is(op))
-            && node.inputs.iter().any(|input| self.computes(graph, uses, input, depth + 1))
+            && node
+                .inputs
+                .iter()
+                .any(|input| self.computes(graph, uses, input, depth + 1))
     }
 
     /// For CPUs: layers without weights run in INT8 when all their inputs and their output are quantized.
     fn between(&mut self, graph: &Graph, uses: &Uses, options: &Int8Options) {
         const LAYERS: [&str; 9] = [
-            "Add", "Mul", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu", "Resize",
+            "Add",
+            "Mul",
+            "Concat",
+            "MaxPool",
+            "AveragePool",
+            "GlobalAveragePool",
+            "Sigmoid",
+            "LeakyRelu",
+            "Resize",
         ];
         let mut near: HashSet<ValueName> = HashSet::new();
         let weighted: HashSet<usize> = self.weighted.iter().map(|weighted| weighted.node).collect();
@@ -98,17 +132,28 @@ impl Plan {
                 near.extend(node.outputs.first().cloned());
                 continue;
             }
-            let carries = ["Relu", "Clip", "BatchNormalization"].iter().any(|op| node.is(op));
+            let carries = ["Relu", "Clip", "BatchNormalization"]
+                .iter()
+                .any(|op| node.is(op));
             if carries && node.input(0).is_some_and(|input| near.contains(input)) {
                 near.extend(node.outputs.first().cloned());
                 continue;
             }
-            let Some(output) = node.output(0).filter(|_| LAYERS.iter().any(|op| node.is(op))) else { continue };
-            let data = if ["Add", "Mul", "Concat"].iter().any(|op| node.is(op)) { node.inputs.len() } else { 1 };
+            let Some(output) = node.output(0).filter(|_| LAYERS.iter().any(|op| node.is(op))) else {
+                continue;
+            };
+            let data = if ["Add", "Mul", "Concat"].iter().any(|op| node.is(op)) {
+                node.inputs.len()
+            } else {
+                1
+            };
             let float = |name: &ValueName| {
                 !name.is_omitted()
                     && !graph.initializers.contains_key(name)
-                    && graph.type_of(name).and_then(|ty| ty.dtype()).is_none_or(|ty| ty == DataType::Float32)
+                    && graph
+                        .type_of(name)
+                        .and_then(|ty| ty.dtype())
+                        .is_none_or(|ty| ty == DataType::Float32)
             };
             let inputs = &node.inputs[..data.min(node.inputs.len())];
             if !inputs.iter().all(float)
@@ -129,7 +174,8 @@ impl Plan {
             near.extend(node.outputs.first().cloned());
             self.edges.extend((0..inputs.len()).map(|input| (index, input)));
             let readers = uses.readers(&output).iter();
-            self.edges.extend(readers.filter_map(|reader| Some((reader.node, reader.input?))));
+            self.edges
+                .extend(readers.filter_map(|reader| Some((reader.node, reader.input?))));
             if node.is("MaxPool") || node.is("Resize") {
                 self.one_scale.push(vec![inputs[0].clone(), output]);
             }
@@ -140,7 +186,11 @@ impl Plan {
     fn concatenations(&mut self, graph: &Graph) {
         let quantized: HashSet<ValueName> = self.values(graph).into_iter().collect();
         for node in graph.nodes.iter().filter(|node| node.is("Concat")) {
-            let members = node.inputs.iter().chain(&node.outputs).filter(|name| quantized.contains(*name));
+            let members = node
+                .inputs
+                .iter()
+                .chain(&node.outputs)
+                .filter(|name| quantized.contains(*name));
             let members: Vec<ValueName> = members.cloned().collect();
             if members.len() > 1 {
                 self.one_scale.push(members);
@@ -153,7 +203,10 @@ impl Plan {
 pub(super) fn joined(groups: &[Vec<ValueName>]) -> HashMap<ValueName, usize> {
     let mut number: HashMap<ValueName, usize> = HashMap::new();
     for (fresh, group) in groups.iter().enumerate() {
-        let old: HashSet<usize> = group.iter().filter_map(|name| number.get(name).copied()).collect();
+        let old: HashSet<usize> = group
+            .iter()
+            .filter_map(|name| number.get(name).copied())
+            .collect();
         for member in number.values_mut().filter(|member| old.contains(member)) {
             *member = fresh;
         }

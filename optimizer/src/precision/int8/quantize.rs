@@ -22,13 +22,17 @@ pub enum Int8Error {
         opset: i64,
     },
     /// It has Q/DQ already.
-    #[error("{node} shows that the model is quantized already; start from the float model, or keep this one as it is")]
+    #[error(
+        "{node} shows that the model is quantized already; start from the float model, or keep this one as it is"
+    )]
     AlreadyQuantized {
         /// The first such node.
         node: String,
     },
     /// Calibration does not cover a tensor.
-    #[error("tensor {tensor:?} is to be quantized, but the calibration table has no range for it; calibrate again with this model")]
+    #[error(
+        "tensor {tensor:?} is to be quantized, but the calibration table has no range for it; calibrate again with this model"
+    )]
     Uncalibrated {
         /// The tensor.
         tensor: String,
@@ -60,12 +64,21 @@ pub fn tensors_to_calibrate(model: &Model, options: &Int8Options) -> Result<Vec<
 
 fn check(model: &Model) -> Result<(), Int8Error> {
     let quantizing = |node: &&Node| {
-        ["QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"]
-            .iter()
-            .any(|op| node.op_type == *op)
+        [
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "QLinearConv",
+            "QLinearMatMul",
+            "ConvInteger",
+            "MatMulInteger",
+        ]
+        .iter()
+        .any(|op| node.op_type == *op)
     };
     if let Some(node) = model.graph.nodes.iter().find(quantizing) {
-        return Err(Int8Error::AlreadyQuantized { node: node.to_string() });
+        return Err(Int8Error::AlreadyQuantized {
+            node: node.to_string(),
+        });
     }
     if model.opset() < 13 {
         return Err(Int8Error::Opset { opset: model.opset() });
@@ -79,33 +92,59 @@ fn check(model: &Model) -> Result<(), Int8Error> {
 ///
 /// # Errors
 /// See [`Int8Error`].
-pub fn quantize(model: &mut Model, table: &CalibrationTable, options: &Int8Options) -> Result<Int8Report, Int8Error> {
+pub fn quantize(
+    model: &mut Model,
+    table: &CalibrationTable,
+    options: &Int8Options,
+) -> Result<Int8Report, Int8Error> {
     check(model)?;
     let plan = Plan::new(&model.graph, options);
-    let mut report = Int8Report { kept: plan.kept.clone(), ..Int8Report::default() };
+    let mut report = Int8Report {
+        kept: plan.kept.clone(),
+        ..Int8Report::default()
+    };
     let scales = scales(&plan, &model.graph, table, options, &mut report)?;
-    let mut editor = Editor { names: NameGenerator::new(model), graph: model.graph.clone(), prepended: Vec::new() };
+    let mut editor = Editor {
+        names: NameGenerator::new(model),
+        graph: model.graph.clone(),
+        prepended: Vec::new(),
+    };
     report.weights_before = constants(&model.graph);
     let mut weights: HashMap<(ValueName, Option<usize>), (ValueName, QuantizedWeight)> = HashMap::new();
     for weighted in &plan.weighted {
         let node = &model.graph.nodes[weighted.node];
-        report.quantized.push(QuantizedNode { node: node.name.clone(), op: node.op_type.clone() });
-        let (Some(axis), Some(name)) = (weighted.weight, node.input(1)) else { continue };
-        let Some(weight) = model.graph.constant(name) else { continue };
+        report.quantized.push(QuantizedNode {
+            node: node.name.clone(),
+            op: node.op_type.clone(),
+        });
+        let (Some(axis), Some(name)) = (weighted.weight, node.input(1)) else {
+            continue;
+        };
+        let Some(weight) = model.graph.constant(name) else {
+            continue;
+        };
         let key = (name.clone(), axis);
         if !weights.contains_key(&key) {
             let limit = if options.reduce_range { 63 } else { 127 };
-            let quantized = quantize_weight(weight, axis, limit)
-                .map_err(|source| Int8Error::Weight { weight: name.to_string(), source })?;
+            let quantized = quantize_weight(weight, axis, limit).map_err(|source| Int8Error::Weight {
+                weight: name.to_string(),
+                source,
+            })?;
             if quantized.scales.iter().any(|scale| !scale.is_finite()) || quantized_nan(weight) {
-                return Err(Int8Error::NonFinite { what: format!("weight {name:?} of {node}") });
+                return Err(Int8Error::NonFinite {
+                    what: format!("weight {name:?} of {node}"),
+                });
             }
             let read = editor.add_weight(name, axis, &quantized);
             weights.insert(key.clone(), (read, quantized));
         }
-        let Some((read, quantized)) = weights.get(&key) else { continue };
+        let Some((read, quantized)) = weights.get(&key) else {
+            continue;
+        };
         editor.graph.nodes[weighted.node].inputs[1] = read.clone();
-        let means = node.input(0).and_then(|input| table.get(input)?.channel_means.as_deref());
+        let means = node
+            .input(0)
+            .and_then(|input| table.get(input)?.channel_means.as_deref());
         if let Some(means) = means.filter(|_| options.bias_correction)
             && let Some(shift) = shift_of(node, weight, quantized, means)
         {
@@ -116,16 +155,24 @@ pub fn quantize(model: &mut Model, table: &CalibrationTable, options: &Int8Optio
     editor.graph.drop_unused_constants();
     report.weights_after = constants(&editor.graph);
     model.graph = editor.graph;
-    model.ir_version = model.ir_version.max(edgeopt_models::graph::ir_version_for(model.opset()));
+    model.ir_version = model
+        .ir_version
+        .max(edgeopt_models::graph::ir_version_for(model.opset()));
     Ok(report)
 }
 
 fn quantized_nan(weight: &Tensor) -> bool {
-    weight.view::<f32>().is_ok_and(|values| values.iter().any(|value| !value.is_finite()))
+    weight
+        .view::<f32>()
+        .is_ok_and(|values| values.iter().any(|value| !value.is_finite()))
 }
 
 fn constants(graph: &Graph) -> Bytes {
-    graph.initializers.values().map(|tensor| Bytes::from(tensor.as_bytes().len())).sum()
+    graph
+        .initializers
+        .values()
+        .map(|tensor| Bytes::from(tensor.as_bytes().len()))
+        .sum()
 }
 
 /// Convolutions, whose channels stand on axis 0 of the weight and on axis 1 of the input.
@@ -155,13 +202,20 @@ fn scales(
     let values = plan.values(graph);
     let mut ranges: HashMap<ValueName, (f32, f32)> = HashMap::new();
     for value in &values {
-        let missing = || Int8Error::Uncalibrated { tensor: value.to_string() };
+        let missing = || Int8Error::Uncalibrated {
+            tensor: value.to_string(),
+        };
         let range = table.get(value).ok_or_else(missing)?;
         if !range.threshold.is_finite() || range.threshold < 0.0 {
-            return Err(Int8Error::NonFinite { what: format!("the calibrated range of tensor {value:?}") });
+            return Err(Int8Error::NonFinite {
+                what: format!("the calibrated range of tensor {value:?}"),
+            });
         }
         let limit = range.threshold;
-        ranges.insert(value.clone(), (range.min.clamp(-limit, 0.0), range.max.clamp(0.0, limit)));
+        ranges.insert(
+            value.clone(),
+            (range.min.clamp(-limit, 0.0), range.max.clamp(0.0, limit)),
+        );
     }
     let mut groups: HashMap<usize, Vec<ValueName>> = HashMap::new();
     for (name, group) in joined(&plan.one_scale) {
@@ -169,20 +223,31 @@ fn scales(
     }
     for members in groups.values_mut() {
         members.sort();
-        let magnitude = |name: &ValueName| ranges.get(name).map(|(low, high)| high.max(-low)).filter(|m| *m > 0.0);
+        let magnitude = |name: &ValueName| {
+            ranges
+                .get(name)
+                .map(|(low, high)| high.max(-low))
+                .filter(|m| *m > 0.0)
+        };
         let magnitudes: Vec<f32> = members.iter().filter_map(magnitude).collect();
         let widest = magnitudes.iter().copied().fold(0.0, f32::max);
         let narrowest = magnitudes.iter().copied().fold(f32::INFINITY, f32::min);
         if widest > narrowest * WIDEST_SHARED {
             report.notes.push(format!(
                 "{} keep their own scales: their ranges differ by a factor of {:.0}",
-                members.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                members
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", "),
                 widest / narrowest
             ));
             continue;
         }
         let found = || members.iter().filter_map(|name| ranges.get(name));
-        let hull = found().fold((0f32, 0f32), |hull, range| (hull.0.min(range.0), hull.1.max(range.1)));
+        let hull = found().fold((0f32, 0f32), |hull, range| {
+            (hull.0.min(range.0), hull.1.max(range.1))
+        });
         for name in members.iter() {
             ranges.entry(name.clone()).and_modify(|range| *range = hull);
         }
@@ -194,7 +259,10 @@ fn scales(
             Placement::TensorRt => symmetric(high.max(-low)),
             Placement::Cpu => asymmetric(low, high),
         };
-        report.activations.push(ActivationScale { tensor: value.to_string(), scale: scale.scale });
+        report.activations.push(ActivationScale {
+            tensor: value.to_string(),
+            scale: scale.scale,
+        });
         (value, scale)
     });
     Ok(scaled.collect())
@@ -202,15 +270,24 @@ fn scales(
 
 fn symmetric(magnitude: f32) -> Scale {
     let scale = magnitude / 127.0;
-    Scale { scale: if scale.is_normal() { scale } else { 1.0 / 127.0 }, zero: None }
+    Scale {
+        scale: if scale.is_normal() { scale } else { 1.0 / 127.0 },
+        zero: None,
+    }
 }
 
 fn asymmetric(low: f32, high: f32) -> Scale {
     let scale = (high - low) / 255.0;
     if !scale.is_normal() {
-        return Scale { scale: 1.0 / 255.0, zero: Some(0) };
+        return Scale {
+            scale: 1.0 / 255.0,
+            zero: Some(0),
+        };
     }
-    Scale { scale, zero: Some((-low / scale).round().clamp(0.0, 255.0) as u8) }
+    Scale {
+        scale,
+        zero: Some((-low / scale).round().clamp(0.0, 255.0) as u8),
+    }
 }
 
 struct Editor {
@@ -228,10 +305,21 @@ impl Editor {
     }
 
     /// Stores a weight as INT8 behind a DequantizeLinear; returns what its node reads now.
-    fn add_weight(&mut self, name: &ValueName, axis: Option<usize>, quantized: &QuantizedWeight) -> ValueName {
+    fn add_weight(
+        &mut self,
+        name: &ValueName,
+        axis: Option<usize>,
+        quantized: &QuantizedWeight,
+    ) -> ValueName {
         let (scale, zero) = match axis {
-            Some(_) => (Tensor::vector(&quantized.scales), Tensor::vector(&vec![0i8; quantized.scales.len()])),
-            None => (Tensor::scalar(quantized.scales.first().copied().unwrap_or(1.0)), Tensor::scalar(0i8)),
+            Some(_) => (
+                Tensor::vector(&quantized.scales),
+                Tensor::vector(&vec![0i8; quantized.scales.len()]),
+            ),
+            None => (
+                Tensor::scalar(quantized.scales.first().copied().unwrap_or(1.0)),
+                Tensor::scalar(0i8),
+            ),
         };
         let inputs = [
             self.constant(&format!("{name}_int8"), quantized.values.clone()),
@@ -239,12 +327,18 @@ impl Editor {
             self.constant(&format!("{name}_zero_point"), zero),
         ];
         let output = self.names.fresh(&format!("{name}_dequantized"));
-        let mut node =
-            Node::new("DequantizeLinear", &self.names.fresh(&format!("{name}_dequantize")), inputs, [output.clone()]);
+        let mut node = Node::new(
+            "DequantizeLinear",
+            &self.names.fresh(&format!("{name}_dequantize")),
+            inputs,
+            [output.clone()],
+        );
         if let Some(axis) = axis {
             node = node.with("axis", axis as i64);
         }
-        self.graph.value_types.extend(self.graph.type_of(name).map(|ty| (output.clone(), ty)));
+        self.graph
+            .value_types
+            .extend(self.graph.type_of(name).map(|ty| (output.clone(), ty)));
         self.prepended.push(node);
         output
     }
@@ -259,11 +353,18 @@ impl Editor {
                 _ => return false,
             },
         };
-        let corrected: Vec<f32> = bias.iter().zip(shift).map(|(b, s)| (f64::from(*b) - s) as f32).collect();
+        let corrected: Vec<f32> = bias
+            .iter()
+            .zip(shift)
+            .map(|(b, s)| (f64::from(*b) - s) as f32)
+            .collect();
         if corrected.iter().any(|value| !value.is_finite()) {
             return false;
         }
-        let base = name.map_or_else(|| format!("{}_bias", self.graph.nodes[node].name), |name| name.to_string());
+        let base = name.map_or_else(
+            || format!("{}_bias", self.graph.nodes[node].name),
+            |name| name.to_string(),
+        );
         let name = self.constant(&format!("{base}_corrected"), Tensor::vector(&corrected));
         let inputs = &mut self.graph.nodes[node].inputs;
         inputs.resize(inputs.len().max(3), ValueName::omitted());
@@ -278,7 +379,9 @@ impl Editor {
         let mut after: HashMap<Option<usize>, Vec<Node>> = HashMap::new();
         let producers: HashMap<ValueName, usize> = {
             let nodes = self.graph.nodes.iter().enumerate();
-            nodes.flat_map(|(index, node)| node.outputs.iter().map(move |name| (name.clone(), index))).collect()
+            nodes
+                .flat_map(|(index, node)| node.outputs.iter().map(move |name| (name.clone(), index)))
+                .collect()
         };
         for (value, Scale { scale, zero }) in scales {
             let zero_name = match zeros.get(zero) {
@@ -296,23 +399,41 @@ impl Editor {
             let parameters = [scale, zero_name];
             let mut node = |op: &str, suffix: &str, from: &ValueName, to: &ValueName| {
                 let inputs = std::iter::once(from).chain(&parameters).cloned();
-                Node::new(op, &self.names.fresh(&format!("{value}_{suffix}")), inputs, [to.clone()])
+                Node::new(
+                    op,
+                    &self.names.fresh(&format!("{value}_{suffix}")),
+                    inputs,
+                    [to.clone()],
+                )
             };
             let pair = [
                 node("QuantizeLinear", "quantize", value, &quantized),
                 node("DequantizeLinear", "dequantize", &quantized, &output),
             ];
             if let Some(ty) = self.graph.type_of(value) {
-                let dtype = if zero.is_some() { DataType::Uint8 } else { DataType::Int8 };
+                let dtype = if zero.is_some() {
+                    DataType::Uint8
+                } else {
+                    DataType::Int8
+                };
                 let shape = ty.shape().cloned();
-                self.graph.value_types.insert(quantized, ValueType::Tensor { dtype, shape });
+                self.graph
+                    .value_types
+                    .insert(quantized, ValueType::Tensor { dtype, shape });
                 self.graph.value_types.insert(output.clone(), ty);
             }
-            after.entry(producers.get(value).copied()).or_default().extend(pair);
+            after
+                .entry(producers.get(value).copied())
+                .or_default()
+                .extend(pair);
             reads.insert(value.clone(), output);
         }
         for (node, input) in &plan.edges {
-            let slot = self.graph.nodes.get_mut(*node).and_then(|node| node.inputs.get_mut(*input));
+            let slot = self
+                .graph
+                .nodes
+                .get_mut(*node)
+                .and_then(|node| node.inputs.get_mut(*input));
             if let Some(slot) = slot
                 && let Some(read) = reads.get(slot)
             {

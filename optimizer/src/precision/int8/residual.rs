@@ -4,14 +4,25 @@ use edgeopt_models::graph::Uses;
 use edgeopt_models::{Graph, ValueName};
 
 /// Layers that TensorRT fuses behind a convolution, one activation in and one out.
-const EPILOGUE: [&str; 8] = ["BatchNormalization", "Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Mish", "Dropout"];
+const EPILOGUE: [&str; 8] = [
+    "BatchNormalization",
+    "Relu",
+    "Clip",
+    "LeakyRelu",
+    "HardSwish",
+    "Sigmoid",
+    "Mish",
+    "Dropout",
+];
 
 /// Of an Add of a skip connection, the index of the residual input: the one that is *not* computed by the
 /// convolution the Add fuses with (TensorRT's rule: quantize only the residual input). `None` when the Add is
 /// no skip connection.
 pub(super) fn residual_input(graph: &Graph, uses: &Uses, add: usize) -> Option<usize> {
     let inputs = &graph.nodes.get(add)?.inputs;
-    let [first, second] = inputs.as_slice() else { return None };
+    let [first, second] = inputs.as_slice() else {
+        return None;
+    };
     if graph.constant(first).is_some() || graph.constant(second).is_some() || first == second {
         return None;
     }
@@ -20,7 +31,10 @@ pub(super) fn residual_input(graph: &Graph, uses: &Uses, add: usize) -> Option<u
     let convolutions = [backbone(graph, uses, first), backbone(graph, uses, second)];
     let own = |side: usize| {
         convolutions[side].is_some_and(|conv| {
-            graph.nodes[conv].outputs.iter().all(|output| !distances[1 - side].contains_key(output))
+            graph.nodes[conv]
+                .outputs
+                .iter()
+                .all(|output| !distances[1 - side].contains_key(output))
         })
     };
     match (own(0), own(1)) {
@@ -28,7 +42,9 @@ pub(super) fn residual_input(graph: &Graph, uses: &Uses, add: usize) -> Option<u
         (false, true) => Some(0),
         (false, false) => None,
         (true, true) => {
-            let shared = distances[0].iter().filter_map(|(name, a)| Some((*a, *distances[1].get(name)?)));
+            let shared = distances[0]
+                .iter()
+                .filter_map(|(name, a)| Some((*a, *distances[1].get(name)?)));
             let (a, b) = shared.min_by_key(|(a, b)| a + b)?;
             Some(if a >= b { 1 } else { 0 })
         }
@@ -48,7 +64,9 @@ fn backbone(graph: &Graph, uses: &Uses, value: &ValueName) -> Option<usize> {
             value = node.input(0)?;
         } else if node.is("Mul") || node.is("Add") {
             value = node.inputs.iter().find(|input| {
-                let activation = uses.producer(input).is_some_and(|at| graph.nodes[at].is("Sigmoid"));
+                let activation = uses
+                    .producer(input)
+                    .is_some_and(|at| graph.nodes[at].is("Sigmoid"));
                 graph.constant(input).is_none() && !activation
             })?;
             if node.is("Add") && node.inputs.iter().all(|input| graph.constant(input).is_none()) {
@@ -64,10 +82,18 @@ fn backbone(graph: &Graph, uses: &Uses, value: &ValueName) -> Option<usize> {
 /// The longest way, in nodes, from every value that `value` depends on.
 fn distances(graph: &Graph, uses: &Uses, value: &ValueName) -> HashMap<ValueName, usize> {
     let mut longest = HashMap::from([(value.clone(), 0)]);
-    let Some(last) = uses.producer(value) else { return longest };
+    let Some(last) = uses.producer(value) else {
+        return longest;
+    };
     // Nodes are in topological order: going backwards, every reader is settled before what it reads.
     for node in graph.nodes[..=last].iter().rev() {
-        let Some(distance) = node.outputs.iter().filter_map(|name| longest.get(name)).max().copied() else {
+        let Some(distance) = node
+            .outputs
+            .iter()
+            .filter_map(|name| longest.get(name))
+            .max()
+            .copied()
+        else {
             continue;
         };
         for input in node.inputs.iter().filter(|name| !name.is_omitted()) {

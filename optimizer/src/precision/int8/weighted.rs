@@ -14,7 +14,9 @@ pub(super) struct Weighted {
 
 /// The operators with weights.
 pub(super) fn is_weighted(node: &Node) -> bool {
-    ["Conv", "ConvTranspose", "Gemm", "MatMul"].iter().any(|op| node.is(op))
+    ["Conv", "ConvTranspose", "Gemm", "MatMul"]
+        .iter()
+        .any(|op| node.is(op))
 }
 
 /// Whether a weighted node is quantized, or why not.
@@ -33,7 +35,10 @@ pub(super) fn judge(graph: &Graph, index: usize, options: &Int8Options) -> Resul
         return dynamic(graph, node, index, options);
     };
     if weight.dtype() != DataType::Float32 {
-        return Err(format!("its weight is {}, only float32 weights are quantized", weight.dtype()));
+        return Err(format!(
+            "its weight is {}, only float32 weights are quantized",
+            weight.dtype()
+        ));
     }
     let axis = match node.op_type.as_str() {
         "Conv" => {
@@ -52,7 +57,10 @@ pub(super) fn judge(graph: &Graph, index: usize, options: &Int8Options) -> Resul
             (weight.dims().len() == 2).then_some(1)
         }
     };
-    Ok(Weighted { node: index, weight: Some(axis) })
+    Ok(Weighted {
+        node: index,
+        weight: Some(axis),
+    })
 }
 
 fn dynamic(graph: &Graph, node: &Node, index: usize, options: &Int8Options) -> Result<Weighted, String> {
@@ -62,17 +70,28 @@ fn dynamic(graph: &Graph, node: &Node, index: usize, options: &Int8Options) -> R
     if !options.quantize_attention {
         return Err("a product of two activations (attention); quantize it with `quantize_attention`".into());
     }
-    let float = |name: &ValueName| graph.type_of(name).and_then(|ty| ty.dtype()).is_none_or(DataType::is_float);
+    let float = |name: &ValueName| {
+        graph
+            .type_of(name)
+            .and_then(|ty| ty.dtype())
+            .is_none_or(DataType::is_float)
+    };
     if !node.inputs.iter().all(float) {
         return Err("its inputs are not float".into());
     }
-    Ok(Weighted { node: index, weight: None })
+    Ok(Weighted {
+        node: index,
+        weight: None,
+    })
 }
 
 /// Small convolutions gain nothing (NVIDIA's ModelOpt applies the same limits).
 fn convolution(graph: &Graph, node: &Node, weight: &Tensor) -> Result<(), String> {
     let [out, per_group, kernel @ ..] = weight.dims() else {
-        return Err(format!("its weight has the shape {:?}, a convolution's has rank 3 or more", weight.dims()));
+        return Err(format!(
+            "its weight has the shape {:?}, a convolution's has rank 3 or more",
+            weight.dims()
+        ));
     };
     let group = node.int("group").unwrap_or(1);
     if *out >= 16 && *per_group >= 16 {
@@ -86,7 +105,11 @@ fn convolution(graph: &Graph, node: &Node, weight: &Tensor) -> Result<(), String
         out % 8 == 0 && kernel.iter().all(|k| *k >= 3)
     };
     let channels = format!("{per_group} to {out} channels in {group} group(s)");
-    if fits { Ok(()) } else { Err(format!("too small to gain: {channels}, kernel {kernel:?}")) }
+    if fits {
+        Ok(())
+    } else {
+        Err(format!("too small to gain: {channels}, kernel {kernel:?}"))
+    }
 }
 
 /// `[K, N]` products with a short side gain nothing (NVIDIA's ModelOpt applies the same limits).
@@ -109,7 +132,11 @@ fn matrix(graph: &Graph, node: &Node, weight: &Tensor, transposed: bool) -> Resu
     }
     if *k < 16 || *n < 16 {
         let shape = format!("[{k}, {n}]");
-        return if node.is("Gemm") && *k >= 16 && *n >= 8 { Ok(()) } else { Err(format!("too small to gain: weight {shape}")) };
+        return if node.is("Gemm") && *k >= 16 && *n >= 8 {
+            Ok(())
+        } else {
+            Err(format!("too small to gain: weight {shape}"))
+        };
     }
     Ok(())
 }
@@ -122,7 +149,10 @@ pub(super) fn heads(graph: &Graph, weighted: &[Weighted]) -> Vec<usize> {
     let mut passes: HashMap<&ValueName, bool> = HashMap::new();
     let mut heads = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate().rev() {
-        let later = node.outputs.iter().any(|output| passes.get(output).copied().unwrap_or(false));
+        let later = node
+            .outputs
+            .iter()
+            .any(|output| passes.get(output).copied().unwrap_or(false));
         let quantized = chosen.contains(&index);
         let product = node.is("Gemm") || node.is("MatMul");
         if quantized && !later && (node.is("Conv") || node.is("ConvTranspose")) {

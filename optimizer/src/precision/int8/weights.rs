@@ -8,7 +8,11 @@ pub(super) struct QuantizedWeight {
 
 /// Symmetric quantization to `-limit..=limit`. A channel of zeros, or of numbers too small for a scale, has
 /// scale 1.
-pub(super) fn quantize_weight(weight: &Tensor, axis: Option<usize>, limit: i8) -> Result<QuantizedWeight, TensorError> {
+pub(super) fn quantize_weight(
+    weight: &Tensor,
+    axis: Option<usize>,
+    limit: i8,
+) -> Result<QuantizedWeight, TensorError> {
     let values = weight.view::<f32>()?;
     let dims = weight.dims();
     let (channels, inner) = channel_layout(dims, axis);
@@ -26,9 +30,16 @@ pub(super) fn quantize_weight(weight: &Tensor, axis: Option<usize>, limit: i8) -
     for (index, block) in values.chunks(inner.max(1)).enumerate() {
         let scale = scales[index % channels.max(1)];
         let limit = f32::from(limit);
-        quantized.extend(block.iter().map(|value| (value / scale).round_ties_even().clamp(-limit, limit) as i8));
+        quantized.extend(
+            block
+                .iter()
+                .map(|value| (value / scale).round_ties_even().clamp(-limit, limit) as i8),
+        );
     }
-    Ok(QuantizedWeight { values: Tensor::new(dims, &quantized)?, scales })
+    Ok(QuantizedWeight {
+        values: Tensor::new(dims, &quantized)?,
+        scales,
+    })
 }
 
 /// Number of channels, and how many consecutive values belong to one.
@@ -41,26 +52,43 @@ fn channel_layout(dims: &[usize], axis: Option<usize>) -> (usize, usize) {
 
 /// How much the rounding of a `[out, in / groups, kernel…]` weight (channels on axis 0) shifts each output on
 /// average, for inputs with these channel means: Σ (Ŵ − W)·E[x].
-pub(super) fn mean_shift(weight: &Tensor, quantized: &QuantizedWeight, groups: usize, means: &[f64]) -> Option<Vec<f64>> {
+pub(super) fn mean_shift(
+    weight: &Tensor,
+    quantized: &QuantizedWeight,
+    groups: usize,
+    means: &[f64],
+) -> Option<Vec<f64>> {
     let original = weight.view::<f32>().ok()?;
     let rounded = quantized.values.view::<i8>().ok()?;
-    let [out, per_group, kernel @ ..] = weight.dims() else { return None };
+    let [out, per_group, kernel @ ..] = weight.dims() else {
+        return None;
+    };
     let kernel: usize = kernel.iter().product();
     if groups == 0 || means.len() != per_group * groups || out % groups != 0 || kernel * per_group == 0 {
         return None;
     }
-    let rows = original.chunks_exact(per_group * kernel).zip(rounded.chunks_exact(per_group * kernel));
-    let shift = rows.zip(&quantized.scales).enumerate().map(|(channel, ((original, rounded), scale))| {
-        let group = channel / (out / groups);
-        let means = &means[group * per_group..][..*per_group];
-        let inputs = original.chunks_exact(kernel).zip(rounded.chunks_exact(kernel)).zip(means);
-        inputs
-            .map(|((original, rounded), mean)| {
-                let errors = original.iter().zip(rounded);
-                mean * errors.map(|(w, q)| f64::from(f32::from(*q) * scale) - f64::from(*w)).sum::<f64>()
-            })
-            .sum::<f64>()
-    });
+    let rows = original
+        .chunks_exact(per_group * kernel)
+        .zip(rounded.chunks_exact(per_group * kernel));
+    let shift = rows
+        .zip(&quantized.scales)
+        .enumerate()
+        .map(|(channel, ((original, rounded), scale))| {
+            let group = channel / (out / groups);
+            let means = &means[group * per_group..][..*per_group];
+            let inputs = original
+                .chunks_exact(kernel)
+                .zip(rounded.chunks_exact(kernel))
+                .zip(means);
+            inputs
+                .map(|((original, rounded), mean)| {
+                    let errors = original.iter().zip(rounded);
+                    mean * errors
+                        .map(|(w, q)| f64::from(f32::from(*q) * scale) - f64::from(*w))
+                        .sum::<f64>()
+                })
+                .sum::<f64>()
+        });
     Some(shift.collect())
 }
 
