@@ -127,7 +127,45 @@ fn seeds() -> Vec<Vec<u8>> {
         }
     }
     let external = onnx_protobuf::Message::write_to_bytes(&proto).unwrap();
-    vec![plain, write_bytes(&with_attributes).unwrap(), external]
+    vec![
+        plain.clone(),
+        write_bytes(&with_attributes).unwrap(),
+        external,
+        with_functions(&plain),
+    ]
+}
+
+/// The model with the calls of two functions, one of which calls the other, before everything else.
+fn with_functions(model: &[u8]) -> Vec<u8> {
+    use onnx_protobuf::{FunctionProto, Message, ModelProto, NodeProto, OperatorSetIdProto};
+    let node = |domain: &str, op: &str, input: &str, output: &str| NodeProto {
+        op_type: op.into(),
+        domain: domain.into(),
+        input: vec![input.into()],
+        output: vec![output.into()],
+        ..Default::default()
+    };
+    let function = |name: &str, nodes: Vec<NodeProto>| FunctionProto {
+        name: name.into(),
+        domain: "f".into(),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        node: nodes,
+        ..Default::default()
+    };
+    let mut proto = ModelProto::parse_from_bytes(model).unwrap();
+    proto.opset_import.push(OperatorSetIdProto {
+        domain: "f".into(),
+        version: 1,
+        ..Default::default()
+    });
+    let graph = proto.graph.as_mut().unwrap();
+    graph.node.insert(0, node("f", "F", "x", "called"));
+    proto.functions = vec![
+        function("F", vec![node("f", "G", "a", "t"), node("f", "G", "t", "b")]),
+        function("G", vec![node("", "Relu", "a", "t"), node("", "Neg", "t", "b")]),
+    ];
+    proto.write_to_bytes().unwrap()
 }
 
 /// A small generator of its own (xorshift), so that the same files are tried everywhere.
@@ -307,6 +345,14 @@ fn ten_thousand_broken_models_and_some_greedy_ones() {
         read > 500 && valid > 100 && read < 9_500,
         "the mutations are too rough or too tame: {read}, {valid}"
     );
+    // weights stay in the file
+    let weights = Tensor::zeros(DataType::Float32, &[16 << 20]).unwrap();
+    let mut model = read_bytes(&seeds[0]).unwrap();
+    model.graph.initializers.insert("heavy".into(), weights);
+    edgeopt_models::onnx::write_file(&model, &path).unwrap();
+    let (read, peak) = peak_of(|| read_file(&path).unwrap());
+    assert_eq!(read, model);
+    assert!(peak < 100 << 10, "{peak} bytes for a model of 64 MiB");
     for (name, file) in dense() {
         let mut accepted = 0;
         for count in [10, 12, 14, 17, 19].map(|power| 1 << power) {
