@@ -1,2 +1,82 @@
-//! The command line.
-fn main() {}
+//! The command line: parses, calls the libraries, shows what they say.
+
+mod commands;
+mod failure;
+mod screen;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use screen::{ColorChoice, Screen};
+
+/// Turns ONNX models into small, fast, verified bundles for Jetson-class devices.
+#[derive(Parser)]
+#[command(
+    name = "edgeopt",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    after_help = "Examples:\n  \
+        edgeopt inspect model.onnx\n  \
+        edgeopt build model.onnx -o model.edge --precision int8 --memory 64MiB --calibration-data images/\n  \
+        edgeopt run model.edge --input photo.jpg"
+)]
+struct Arguments {
+    /// Prints JSON for machines instead of text for people.
+    #[arg(long, global = true)]
+    json: bool,
+
+    /// When to colour the output.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    color: ColorChoice,
+
+    /// Says more (twice: everything).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// No progress bars.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Inspect(commands::inspect::Arguments),
+    Verify(commands::verify::Arguments),
+    Sign(commands::sign::Arguments),
+    Keygen(commands::keygen::Arguments),
+    Doctor(commands::doctor::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match arguments.verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
+
+    let screen = Screen::new(arguments.json, arguments.color, arguments.quiet);
+    let result = match arguments.command {
+        Command::Inspect(arguments) => commands::inspect::run(&arguments, &screen),
+        Command::Verify(arguments) => commands::verify::run(&arguments, &screen),
+        Command::Sign(arguments) => commands::sign::run(&arguments, &screen),
+        Command::Keygen(arguments) => commands::keygen::run(&arguments, &screen),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments, &screen),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => failure::report(&error, &screen),
+    }
+}

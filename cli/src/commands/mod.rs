@@ -1,0 +1,55 @@
+//! One file per command.
+
+pub(crate) mod doctor;
+pub(crate) mod inspect;
+pub(crate) mod keygen;
+pub(crate) mod sign;
+pub(crate) mod verify;
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Context;
+use edgeopt_models::bundle::{self, Limits, Manifest, Trust};
+use edgeopt_models::{Bytes, Model, onnx};
+
+/// A model as the command line takes it: an ONNX file, or a bundle with its manifest.
+pub(crate) struct Given {
+    /// The graph.
+    pub(crate) model: Model,
+    /// What the bundle says about it; none for an ONNX file.
+    pub(crate) manifest: Option<Manifest>,
+}
+
+/// The largest model read out of a bundle into memory.
+const MODEL_LIMIT: Bytes = Bytes::mib(4 << 10);
+
+/// Reads a model from an `.onnx` or `.edge` file; which of the two is told by content.
+pub(crate) fn read_model(path: &Path) -> anyhow::Result<Given> {
+    if !is_bundle(path)? {
+        let model = onnx::read_file(path)?;
+        return Ok(Given {
+            model,
+            manifest: None,
+        });
+    }
+    let open = || std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()));
+    let (manifest, _) = bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked)?;
+    let bytes = bundle::read_member(open()?, bundle::MODEL, MODEL_LIMIT)?;
+    let model =
+        onnx::read_bytes(&bytes).with_context(|| format!("{} in {}", bundle::MODEL, path.display()))?;
+    Ok(Given {
+        model,
+        manifest: Some(manifest),
+    })
+}
+
+/// A tar archive has `ustar` at byte 257; an ONNX model starts with its IR version.
+fn is_bundle(path: &Path) -> anyhow::Result<bool> {
+    let file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut start = Vec::new();
+    file.take(262)
+        .read_to_end(&mut start)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(start.get(257..262) == Some(b"ustar"))
+}
