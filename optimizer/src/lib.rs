@@ -1,4 +1,5 @@
 //! Graph in, better graph out: passes, precision, calibration, memory plan, report.
 
 pub mod calibrate;
+pub mod passes;
 pub mod precision;

@@ -1,0 +1,90 @@
+//! Rewrites that keep what a model computes: one ordered list, run until nothing changes.
+
+mod batch_norm;
+mod constants;
+mod dead_code;
+mod duplicates;
+mod identities;
+
+use edgeopt_models::graph::validate::{ValidateError, validate};
+use edgeopt_models::{Graph, Model};
+
+/// What the passes may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context {
+    /// Treat initializers that are also graph inputs (IR 4 and later) as constants. The inputs disappear, so
+    /// callers can no longer override them.
+    pub fold_overridable: bool,
+}
+
+/// How many places a pass changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes(pub usize);
+
+/// Why the passes stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum PassError {
+    /// A pass left a broken model behind: a defect of the pass, not of the model.
+    #[error("pass {pass:?} broke the model (please report this; the input is unchanged on disk): {source}")]
+    Broken {
+        /// The pass.
+        pass: &'static str,
+        /// What does not hold.
+        source: ValidateError,
+    },
+}
+
+/// One rewrite, with its name for reports.
+pub type Pass = (&'static str, fn(&mut Model, &Context) -> Changes);
+
+/// Every pass in the order they run.
+pub const PIPELINE: &[Pass] = &[
+    ("fixed-initializers", constants::fix_initializers),
+    ("constant-nodes", constants::constant_nodes),
+    ("identities", identities::remove),
+    ("conv-batch-norm", batch_norm::fold),
+    ("duplicates", duplicates::merge),
+    ("dead-code", dead_code::remove),
+];
+
+/// Rounds over the pipeline after which it stops even if passes still find something.
+const MAX_ROUNDS: usize = 16;
+
+/// Runs the pipeline until no pass changes anything, and says how much each changed in all.
+///
+/// # Errors
+/// When, in builds with debug assertions, a pass leaves an invalid model.
+pub fn run_pipeline(model: &mut Model, context: &Context) -> Result<Vec<(&'static str, Changes)>, PassError> {
+    let mut totals: Vec<_> = PIPELINE.iter().map(|(name, _)| (*name, Changes(0))).collect();
+    // An invalid input is not a pass's fault.
+    let check = cfg!(debug_assertions) && validate(model).is_ok();
+    for _ in 0..MAX_ROUNDS {
+        let mut changed = false;
+        for ((pass, run), (_, total)) in PIPELINE.iter().zip(&mut totals) {
+            let changes = run(model, context);
+            total.0 += changes.0;
+            changed |= changes.0 > 0;
+            if check && changes.0 > 0 {
+                validate(model).map_err(|source| PassError::Broken { pass, source })?;
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    Ok(totals)
+}
+
+/// Applies `edit` to the graph and all its subgraphs, and adds up the changes.
+fn every_graph(graph: &mut Graph, edit: &mut impl FnMut(&mut Graph) -> usize) -> usize {
+    let mut changes = edit(graph);
+    for node in &mut graph.nodes {
+        for subgraph in node.subgraphs_mut() {
+            changes += every_graph(subgraph, edit);
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests;

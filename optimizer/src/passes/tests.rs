@@ -1,0 +1,148 @@
+use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
+
+use super::{Context, run_pipeline};
+
+fn model(nodes: Vec<Node>, outputs: &[&str], constants: Vec<(&str, Tensor)>) -> Model {
+    let float = |name: &str| ValueInfo::tensor(name, DataType::Float32, Shape::default());
+    let mut graph = Graph {
+        name: "g".into(),
+        nodes,
+        ..Graph::default()
+    };
+    graph.inputs = vec![float("x")];
+    graph.outputs = outputs.iter().map(|name| float(name)).collect();
+    for (name, tensor) in constants {
+        graph.add_initializer(name.into(), tensor);
+    }
+    Model::new(graph, 17)
+}
+
+fn ops(mut model: Model) -> (Model, Vec<String>) {
+    run_pipeline(&mut model, &Context::default()).unwrap();
+    let ops = model
+        .graph
+        .nodes
+        .iter()
+        .map(|node| node.op_type.clone())
+        .collect();
+    (model, ops)
+}
+
+fn norm(name: &str, input: &str, output: &str) -> Node {
+    Node::new("BatchNormalization", name, [input, "s", "b", "m", "v"], [output]).with("epsilon", 0.0)
+}
+
+/// Two channels: scale 3/√4 and 4/√1, so factors 1.5 and 4.
+fn parameters(weight: Tensor) -> Vec<(&'static str, Tensor)> {
+    vec![
+        ("w", weight),
+        ("s", Tensor::vector(&[3f32, 4.0])),
+        ("b", Tensor::vector(&[1f32, 2.0])),
+        ("m", Tensor::vector(&[2f32, 1.0])),
+        ("v", Tensor::vector(&[4f32, 1.0])),
+    ]
+}
+
+#[test]
+fn shared_weight_of_two_normalized_convolutions_is_copied() {
+    let nodes = vec![
+        Node::new("Conv", "c1", ["x", "w"], ["a"]),
+        norm("n1", "a", "y"),
+        Node::new("Conv", "c2", ["x", "w"], ["c"]).with("strides", [2, 2]),
+        norm("n2", "c", "z"),
+    ];
+    let weight = Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
+    let (model, ops) = ops(model(nodes, &["y", "z"], parameters(weight)));
+    assert_eq!(ops, ["Conv", "Conv"]);
+    for node in &model.graph.nodes {
+        let values = |i: usize| {
+            model.graph.initializers[&*node.inputs[i]]
+                .view::<f32>()
+                .unwrap()
+                .into_owned()
+        };
+        assert_eq!(values(1), [1.5, 40.0]);
+        assert_eq!(values(2), [-2.0, -2.0]);
+    }
+    assert_ne!(model.graph.nodes[0].inputs[1], model.graph.nodes[1].inputs[1]);
+    assert!(!model.graph.initializers.contains_key("w"));
+}
+
+#[test]
+fn grouped_transposed_convolution_scales_by_group_block() {
+    // C = 4, group 2, M/group = 1: input channels 0, 1 make output 0; 2, 3 make output 1.
+    let weight = Tensor::new(&[4, 1, 1, 1], &[1f32, 1.0, 1.0, 1.0]).unwrap();
+    let conv = Node::new("ConvTranspose", "c", ["x", "w"], ["a"]).with("group", 2);
+    let (model, ops) = ops(model(vec![conv, norm("n", "a", "y")], &["y"], parameters(weight)));
+    assert_eq!(ops, ["ConvTranspose"]);
+    let folded = &model.graph.initializers[&*model.graph.nodes[0].inputs[1]];
+    assert_eq!(*folded.view::<f32>().unwrap(), [1.5, 1.5, 4.0, 4.0]);
+}
+
+#[test]
+fn convolution_that_is_a_graph_output_keeps_its_normalization_apart() {
+    let weight = Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
+    let nodes = vec![Node::new("Conv", "c", ["x", "w"], ["a"]), norm("n", "a", "y")];
+    assert_eq!(
+        ops(model(nodes, &["a", "y"], parameters(weight))).1,
+        ["Conv", "BatchNormalization"]
+    );
+}
+
+#[test]
+fn constants_take_the_type_of_their_attribute() {
+    let nodes = vec![
+        Node::new("Constant", "c", [""; 0], ["one"]).with("value_float", 1.0),
+        Node::new("Constant", "d", [""; 0], ["axes"]).with("value_ints", [0]),
+        Node::new("Add", "a", ["x", "one"], ["sum"]),
+        Node::new("Unsqueeze", "u", ["sum", "axes"], ["y"]),
+    ];
+    let (model, ops) = ops(model(nodes, &["y"], vec![]));
+    assert_eq!(ops, ["Add", "Unsqueeze"]);
+    assert_eq!(model.graph.initializers["one"].dtype(), DataType::Float32);
+    assert_eq!(model.graph.initializers["axes"].dtype(), DataType::Int64);
+}
+
+#[test]
+fn outputs_keep_their_names_and_used_masks_their_dropout() {
+    let nodes = vec![
+        Node::new("Identity", "i", ["x"], ["a"]),
+        Node::new("Dropout", "d", ["a"], ["b", "mask"]),
+        Node::new("Relu", "r1", ["b"], ["c"]),
+        Node::new("Relu", "r2", ["b"], ["d"]),
+        Node::new("Add", "s", ["c", "d"], ["e"]),
+        Node::new("Sqrt", "unused", ["e"], ["f"]),
+        Node::new("Identity", "o", ["e"], ["y"]),
+    ];
+    assert_eq!(
+        ops(model(nodes.clone(), &["y"], vec![])).1,
+        ["Relu", "Add", "Identity"]
+    );
+    assert_eq!(
+        ops(model(nodes, &["y", "mask"], vec![])).1,
+        ["Dropout", "Relu", "Add", "Identity"]
+    );
+}
+
+#[test]
+fn overridable_initializers_are_constants_only_on_request() {
+    let weight = Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
+    let nodes = vec![Node::new("Conv", "c", ["x", "w"], ["a"]), norm("n", "a", "y")];
+    let mut kept = model(nodes, &["y"], parameters(weight));
+    kept.graph.inputs.push(ValueInfo::tensor(
+        "w",
+        DataType::Float32,
+        Shape::known(&[2, 1, 1, 1]),
+    ));
+    let mut fixed = kept.clone();
+    run_pipeline(&mut kept, &Context::default()).unwrap();
+    assert_eq!((kept.graph.nodes.len(), kept.graph.inputs.len()), (2, 2));
+    run_pipeline(
+        &mut fixed,
+        &Context {
+            fold_overridable: true,
+        },
+    )
+    .unwrap();
+    assert_eq!((fixed.graph.nodes.len(), fixed.graph.inputs.len()), (1, 1));
+}
