@@ -18,7 +18,11 @@ fn main() -> anyhow::Result<()> {
     let Some(file) = arguments.first().map(Path::new) else {
         bail!("usage: session-overhead MODEL.onnx [RUNS [THREADS]]");
     };
-    let number = |index: usize, default| arguments.get(index).map_or(Ok(default), |text| text.parse::<usize>());
+    let number = |index: usize, default| {
+        arguments
+            .get(index)
+            .map_or(Ok(default), |text| text.parse::<usize>())
+    };
     let (runs, threads) = (number(1, 200)?.max(1), number(2, 1)?);
 
     report_memory("start")?;
@@ -83,7 +87,11 @@ fn report_memory(moment: &str) -> anyhow::Result<()> {
     let field = |name: &str| -> anyhow::Result<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
-        Ok(kib.context("no such field in /proc/self/status")?.trim().parse::<f64>()? / 1024.0)
+        Ok(kib
+            .context("no such field in /proc/self/status")?
+            .trim()
+            .parse::<f64>()?
+            / 1024.0)
     };
     println!(
         "{moment}: resident {:.1} MiB (anonymous {:.1}, files {:.1}), peak {:.1}",
