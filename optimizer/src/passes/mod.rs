@@ -4,14 +4,19 @@ mod batch_norm;
 mod constants;
 mod dead_code;
 mod duplicates;
+mod folding;
 mod identities;
+
+pub use folding::{BackendEvaluator, Evaluator};
 
 use edgeopt_models::graph::validate::{ValidateError, validate};
 use edgeopt_models::{Graph, Model};
 
 /// What the passes may do.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Context {
+#[derive(Clone, Copy, Default)]
+pub struct Context<'a> {
+    /// Computes constant parts of the graph; without it they stay.
+    pub evaluator: Option<&'a dyn Evaluator>,
     /// Treat initializers that are also graph inputs (IR 4 and later) as constants. The inputs disappear, so
     /// callers can no longer override them.
     pub fold_overridable: bool,
@@ -35,12 +40,13 @@ pub enum PassError {
 }
 
 /// One rewrite, with its name for reports.
-pub type Pass = (&'static str, fn(&mut Model, &Context) -> Changes);
+pub type Pass = (&'static str, fn(&mut Model, &Context<'_>) -> Changes);
 
 /// Every pass in the order they run.
 pub const PIPELINE: &[Pass] = &[
     ("fixed-initializers", constants::fix_initializers),
     ("constant-nodes", constants::constant_nodes),
+    ("constant-folding", folding::fold),
     ("identities", identities::remove),
     ("conv-batch-norm", batch_norm::fold),
     ("duplicates", duplicates::merge),
@@ -54,7 +60,10 @@ const MAX_ROUNDS: usize = 16;
 ///
 /// # Errors
 /// When, in builds with debug assertions, a pass leaves an invalid model.
-pub fn run_pipeline(model: &mut Model, context: &Context) -> Result<Vec<(&'static str, Changes)>, PassError> {
+pub fn run_pipeline(
+    model: &mut Model,
+    context: &Context<'_>,
+) -> Result<Vec<(&'static str, Changes)>, PassError> {
     let mut totals: Vec<_> = PIPELINE.iter().map(|(name, _)| (*name, Changes(0))).collect();
     // An invalid input is not a pass's fault.
     let check = cfg!(debug_assertions) && validate(model).is_ok();

@@ -141,8 +141,43 @@ fn overridable_initializers_are_constants_only_on_request() {
         &mut fixed,
         &Context {
             fold_overridable: true,
+            ..Context::default()
         },
     )
     .unwrap();
     assert_eq!((fixed.graph.nodes.len(), fixed.graph.inputs.len()), (1, 1));
+}
+
+#[test]
+fn transposed_weight_is_folded_and_dequantization_is_kept() {
+    let cpu = edgeopt_runtime::backends::cpu::CpuBackend::new().unwrap();
+    let nodes = vec![
+        Node::new("Transpose", "t", ["w"], ["wt"]),
+        Node::new("DequantizeLinear", "q", ["k", "scale"], ["kf"]),
+        Node::new("MatMul", "m", ["x", "wt"], ["a"]),
+        Node::new("Mul", "n", ["a", "kf"], ["y"]),
+    ];
+    let weight = Tensor::new(&[2, 3], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+    let constants = vec![
+        ("w", weight),
+        ("k", Tensor::scalar(4i8)),
+        ("scale", Tensor::scalar(0.5f32)),
+    ];
+    let mut model = model(nodes, &["y"], constants);
+    let evaluator = super::BackendEvaluator(&cpu);
+    let context = Context {
+        evaluator: Some(&evaluator),
+        ..Context::default()
+    };
+    run_pipeline(&mut model, &context).unwrap();
+    let ops: Vec<_> = model
+        .graph
+        .nodes
+        .iter()
+        .map(|node| node.op_type.as_str())
+        .collect();
+    assert_eq!(ops, ["DequantizeLinear", "MatMul", "Mul"]);
+    let folded = &model.graph.initializers["wt"];
+    assert_eq!(folded.dims(), [3, 2]);
+    assert_eq!(*folded.view::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
