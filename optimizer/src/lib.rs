@@ -1,5 +1,6 @@
 //! Graph in, better graph out: passes, precision, calibration, memory plan, report.
 
+pub mod accuracy;
 pub mod calibrate;
 pub mod passes;
 pub mod precision;

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::{Histogram, Method};
 
 /// A sample whose largest magnitude exceeds the median sample's by this factor is an outlier: it still counts
@@ -17,9 +19,15 @@ pub struct Statistics {
     pub histogram: Histogram,
     /// The largest magnitude of each sample, as a histogram.
     sample_peaks: Histogram,
-    /// Sums along axis 1, for correcting biases. Empty when the tensor has no such axis or its length varies.
-    channel_sums: Vec<f64>,
-    samples: u64,
+    /// Sums along axis 1, for correcting biases, apart for each octave of the samples' peaks, so that outlier
+    /// samples can be left out once they are known. `None` when there is no such axis or its length varies.
+    channels: Option<BTreeMap<u32, ChannelSums>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ChannelSums {
+    sums: Vec<f64>,
+    values: usize,
 }
 
 impl Default for Statistics {
@@ -30,8 +38,7 @@ impl Default for Statistics {
             values: 0,
             histogram: Histogram::default(),
             sample_peaks: Histogram::default(),
-            channel_sums: Vec::new(),
-            samples: 0,
+            channels: Some(BTreeMap::new()),
         }
     }
 }
@@ -56,8 +63,7 @@ impl Statistics {
         if method.needs_histogram() {
             self.histogram.add(values);
         }
-        self.add_channels(values, dims);
-        self.samples += 1;
+        self.add_channels(values, dims, max.max(-min).to_bits() >> 23);
         Ok(())
     }
 
@@ -92,30 +98,38 @@ impl Statistics {
         }
     }
 
-    /// Mean value along axis 1 (channels of images, features of rows), when it is known.
+    /// Mean value along axis 1 (channels of images, features of rows) over samples that are no outliers, when it
+    /// is known.
     pub fn channel_means(&self) -> Option<Vec<f64>> {
-        let per_channel = self.values as f64 / self.channel_sums.len() as f64;
-        (!self.channel_sums.is_empty())
-            .then(|| self.channel_sums.iter().map(|sum| sum / per_channel).collect())
+        let limit = self.sample_peaks.quantile(0.5)? * OUTLIER_FACTOR;
+        let typical = self.channels.as_ref()?.iter();
+        let typical = typical.filter(|(octave, _)| f64::from(f32::from_bits(**octave << 23)) <= limit);
+        let mut total = ChannelSums::default();
+        for (_, part) in typical {
+            total.sums.resize(part.sums.len(), 0.0);
+            total.sums.iter_mut().zip(&part.sums).for_each(|(total, part)| *total += part);
+            total.values += part.values;
+        }
+        let per_channel = total.values as f64 / total.sums.len() as f64;
+        (total.values > 0).then(|| total.sums.iter().map(|sum| sum / per_channel).collect())
     }
 
-    fn add_channels(&mut self, values: &[f32], dims: &[usize]) {
-        let [batch, channels, inner @ ..] = dims else {
-            return;
+    fn add_channels(&mut self, values: &[f32], dims: &[usize], octave: u32) {
+        let Some(channels) = &mut self.channels else { return };
+        let inner = dims.get(2..).unwrap_or_default().iter().product::<usize>();
+        let known = channels.values().next().map(|part| part.sums.len());
+        let count = match dims {
+            [_, count, ..] if known.is_none_or(|known| known == *count) && inner > 0 => *count,
+            _ => {
+                self.channels = None;
+                return;
+            }
         };
-        let inner: usize = inner.iter().product();
-        if self.samples == 0 {
-            self.channel_sums = vec![0.0; *channels];
-        }
-        if self.channel_sums.len() != *channels || batch * channels * inner != values.len() {
-            self.channel_sums.clear();
-            return;
-        }
-        if inner == 0 {
-            return;
-        }
+        let part = channels.entry(octave).or_default();
+        part.sums.resize(count, 0.0);
+        part.values += values.len();
         for (index, row) in values.chunks_exact(inner).enumerate() {
-            self.channel_sums[index % channels] += sum(row);
+            part.sums[index % count] += sum(row);
         }
     }
 }
@@ -240,6 +254,8 @@ mod tests {
             .unwrap();
         statistics.add(&[2.0, 20.0], &[1, 2, 1], Method::MinMax).unwrap();
         assert_eq!(statistics.channel_means(), Some(vec![2.0, 20.0]));
+        statistics.add(&[1e6, 1e6], &[1, 2, 1], Method::MinMax).unwrap();
+        assert_eq!(statistics.channel_means(), Some(vec![2.0, 20.0]), "an outlier sample");
         statistics.add(&[1.0; 3], &[1, 3], Method::MinMax).unwrap();
         assert_eq!(statistics.channel_means(), None);
     }

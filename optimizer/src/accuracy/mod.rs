@@ -1,0 +1,12 @@
+//! Accuracy: how close a model is to its float original on the user's data, as numbers and by the task's metric.
+
+mod compare;
+mod layers;
+mod sqnr;
+mod tasks;
+
+pub use compare::{CompareError, Comparison, compare};
+pub(crate) use compare::{Runner, open as open_samples};
+pub use layers::{LayerSqnr, layer_sqnr};
+pub use sqnr::{Difference, EXACT_DB};
+pub use tasks::{EmbeddingSimilarity, TextAccuracy, TopK, levenshtein};
