@@ -46,7 +46,10 @@ pub struct Comparison {
 impl Comparison {
     /// The worst output's SQNR in dB.
     pub fn min_sqnr_db(&self) -> f64 {
-        self.outputs.iter().map(|output| output.sqnr_db).fold(f64::INFINITY, f64::min)
+        self.outputs
+            .iter()
+            .map(|output| output.sqnr_db)
+            .fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -90,8 +93,12 @@ pub fn compare(
     let broken = named().filter(|(_, difference)| difference.non_finite() > 0);
     Ok(Comparison {
         samples: count,
-        outputs: named().map(|(name, difference)| difference.summary(name)).collect(),
-        non_finite: broken.map(|(name, difference)| (name.clone(), difference.non_finite())).collect(),
+        outputs: named()
+            .map(|(name, difference)| difference.summary(name))
+            .collect(),
+        non_finite: broken
+            .map(|(name, difference)| (name.clone(), difference.non_finite()))
+            .collect(),
     })
 }
 
@@ -102,16 +109,28 @@ pub(crate) fn add_all(
     expected: &[Tensor],
     actual: &[Tensor],
 ) -> Result<(), CompareError> {
-    for (((difference, name), expected), actual) in differences.iter_mut().zip(names).zip(expected).zip(actual) {
-        let problem = |problem: String| CompareError::Output { output: name.clone(), problem };
+    for (((difference, name), expected), actual) in
+        differences.iter_mut().zip(names).zip(expected).zip(actual)
+    {
+        let problem = |problem: String| CompareError::Output {
+            output: name.clone(),
+            problem,
+        };
         if expected.dims() != actual.dims() {
-            return Err(problem(format!("the shapes are {:?} and {:?}", expected.dims(), actual.dims())));
+            return Err(problem(format!(
+                "the shapes are {:?} and {:?}",
+                expected.dims(),
+                actual.dims()
+            )));
         }
         if expected.dtype() == DataType::String {
             continue;
         }
         let expected = expected.to_f32().map_err(|error| problem(error.to_string()))?;
-        difference.add(&expected, &actual.to_f32().map_err(|error| problem(error.to_string()))?);
+        difference.add(
+            &expected,
+            &actual.to_f32().map_err(|error| problem(error.to_string()))?,
+        );
     }
     Ok(())
 }
@@ -119,7 +138,9 @@ pub(crate) fn add_all(
 pub(crate) fn open(
     samples: &dyn Samples,
 ) -> Result<Box<dyn Iterator<Item = Result<SampleInputs, SampleError>> + '_>, CompareError> {
-    samples.open().map_err(|source| CompareError::Sample { sample: 0, source })
+    samples
+        .open()
+        .map_err(|source| CompareError::Sample { sample: 0, source })
 }
 
 /// A compiled model that takes samples in the order of the original's required inputs.
@@ -132,19 +153,34 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(model: &Model, backend: &dyn Backend, threads: usize) -> Result<Self, RuntimeError> {
-        let options = CompileOptions { threads, exact_quantization: true, ..CompileOptions::default() };
+        let options = CompileOptions {
+            threads,
+            exact_quantization: true,
+            ..CompileOptions::default()
+        };
         let engine = backend.compile(ModelSource::Model(model), &options)?;
         let inputs: Vec<&str> = model.graph.required_inputs().map(|input| &*input.name).collect();
-        let places = engine.inputs().iter().filter_map(|spec| inputs.iter().position(|name| spec.name == **name));
+        let places = engine
+            .inputs()
+            .iter()
+            .filter_map(|spec| inputs.iter().position(|name| spec.name == **name));
         Ok(Self {
             places: places.collect(),
-            outputs: engine.outputs().iter().map(|spec| spec.name.to_string()).collect(),
+            outputs: engine
+                .outputs()
+                .iter()
+                .map(|spec| spec.name.to_string())
+                .collect(),
             session: Engine::session(engine)?,
         })
     }
 
     pub(crate) fn run(&mut self, sample: &[Tensor]) -> Result<&[Tensor], RuntimeError> {
-        let inputs: Vec<Tensor> = self.places.iter().filter_map(|place| sample.get(*place).cloned()).collect();
+        let inputs: Vec<Tensor> = self
+            .places
+            .iter()
+            .filter_map(|place| sample.get(*place).cloned())
+            .collect();
         self.session.run(&inputs)
     }
 }

@@ -34,8 +34,18 @@ pub fn layer_sqnr(
     tap_memory: Bytes,
 ) -> Result<Vec<LayerSqnr>, CompareError> {
     const OPERATORS: [&str; 5] = ["Conv", "ConvTranspose", "Gemm", "MatMul", "Add"];
-    let float = |name: &str| reference.graph.type_of(name).and_then(|ty| ty.dtype()).is_none_or(|ty| ty.is_float());
-    let nodes = reference.graph.nodes.iter().filter(|node| OPERATORS.iter().any(|op| node.is(op)));
+    let float = |name: &str| {
+        reference
+            .graph
+            .type_of(name)
+            .and_then(|ty| ty.dtype())
+            .is_none_or(|ty| ty.is_float())
+    };
+    let nodes = reference
+        .graph
+        .nodes
+        .iter()
+        .filter(|node| OPERATORS.iter().any(|op| node.is(op)));
     let layers: Vec<_> = nodes
         .filter_map(|node| Some((node, node.output(0)?)))
         .filter(|(_, output)| float(output) && other.graph.producer(output).is_some())
@@ -65,11 +75,14 @@ pub fn layer_sqnr(
         }
         differences.extend(found);
     }
-    let table = layers.iter().zip(&differences).map(|((node, output), difference)| LayerSqnr {
-        node: node.name.clone(),
-        op: node.op_type.clone(),
-        tensor: output.to_string(),
-        sqnr_db: difference.sqnr_db(),
-    });
+    let table = layers
+        .iter()
+        .zip(&differences)
+        .map(|((node, output), difference)| LayerSqnr {
+            node: node.name.clone(),
+            op: node.op_type.clone(),
+            tensor: output.to_string(),
+            sqnr_db: difference.sqnr_db(),
+        });
     Ok(table.collect())
 }

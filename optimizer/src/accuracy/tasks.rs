@@ -11,7 +11,9 @@ impl TopK {
     /// Adds the scores of one sample. A label that is no class counts as wrong.
     pub fn add(&mut self, scores: &[f32], label: usize) {
         self.samples += 1;
-        let Some(own) = scores.get(label).filter(|score| !score.is_nan()) else { return };
+        let Some(own) = scores.get(label).filter(|score| !score.is_nan()) else {
+            return;
+        };
         let better = |(class, score): &(usize, &f32)| *score > own || (*score == own && *class < label);
         let rank = scores.iter().enumerate().filter(better).count();
         self.first += usize::from(rank == 0);
@@ -74,7 +76,11 @@ impl EmbeddingSimilarity {
         let mut difference = super::Difference::default();
         difference.add(expected, actual);
         self.samples += 1;
-        self.sum += if difference.non_finite() > 0 { 0.0 } else { difference.cosine() };
+        self.sum += if difference.non_finite() > 0 {
+            0.0
+        } else {
+            difference.cosine()
+        };
     }
 
     /// The mean, −1..=1.
@@ -124,7 +130,13 @@ mod tests {
 
     #[test]
     fn edits_are_counted_in_characters() {
-        let cases = [("kitten", "sitting", 3), ("", "abc", 3), ("größe", "grosse", 3), ("ab", "ba", 2), ("x", "", 1)];
+        let cases = [
+            ("kitten", "sitting", 3),
+            ("", "abc", 3),
+            ("größe", "grosse", 3),
+            ("ab", "ba", 2),
+            ("x", "", 1),
+        ];
         for (a, b, edits) in cases {
             assert_eq!((levenshtein(a, b), levenshtein(b, a)), (edits, edits), "{a} {b}");
         }

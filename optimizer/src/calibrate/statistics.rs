@@ -107,7 +107,11 @@ impl Statistics {
         let mut total = ChannelSums::default();
         for (_, part) in typical {
             total.sums.resize(part.sums.len(), 0.0);
-            total.sums.iter_mut().zip(&part.sums).for_each(|(total, part)| *total += part);
+            total
+                .sums
+                .iter_mut()
+                .zip(&part.sums)
+                .for_each(|(total, part)| *total += part);
             total.values += part.values;
         }
         let per_channel = total.values as f64 / total.sums.len() as f64;
@@ -115,7 +119,9 @@ impl Statistics {
     }
 
     fn add_channels(&mut self, values: &[f32], dims: &[usize], octave: u32) {
-        let Some(channels) = &mut self.channels else { return };
+        let Some(channels) = &mut self.channels else {
+            return;
+        };
         let inner = dims.get(2..).unwrap_or_default().iter().product::<usize>();
         let known = channels.values().next().map(|part| part.sums.len());
         let count = match dims {
@@ -255,7 +261,11 @@ mod tests {
         statistics.add(&[2.0, 20.0], &[1, 2, 1], Method::MinMax).unwrap();
         assert_eq!(statistics.channel_means(), Some(vec![2.0, 20.0]));
         statistics.add(&[1e6, 1e6], &[1, 2, 1], Method::MinMax).unwrap();
-        assert_eq!(statistics.channel_means(), Some(vec![2.0, 20.0]), "an outlier sample");
+        assert_eq!(
+            statistics.channel_means(),
+            Some(vec![2.0, 20.0]),
+            "an outlier sample"
+        );
         statistics.add(&[1.0; 3], &[1, 3], Method::MinMax).unwrap();
         assert_eq!(statistics.channel_means(), None);
     }

@@ -50,12 +50,21 @@ pub fn quantize_to_target(
 ) -> Result<SearchResult, SearchError> {
     let attempt = |excluded: &[LayerSqnr], tries: usize| -> Result<SearchResult, SearchError> {
         let mut options = options.clone();
-        options.exclude_nodes.extend(excluded.iter().map(|layer| layer.node.clone()));
+        options
+            .exclude_nodes
+            .extend(excluded.iter().map(|layer| layer.node.clone()));
         let mut model = float.clone();
         let report = quantize(&mut model, table, &options)?;
         let comparison = compare(float, &model, samples, backend, 0, &mut |_, _, _| ())?;
         let met = comparison.min_sqnr_db() >= min_sqnr_db;
-        Ok(SearchResult { model, report, comparison, excluded: excluded.to_vec(), met, tries })
+        Ok(SearchResult {
+            model,
+            report,
+            comparison,
+            excluded: excluded.to_vec(),
+            met,
+            tries,
+        })
     };
     let mut best = attempt(&[], 1)?;
     if best.met || max_tries <= 1 {

@@ -4,7 +4,7 @@ use edgeopt_models::graph::NameGenerator;
 use edgeopt_models::{DataType, Graph, Model, Node, Shape, ValueInfo, ValueName};
 use edgeopt_runtime::Backend;
 
-use crate::accuracy::{CompareError, LayerSqnr, EXACT_DB, Runner, open_samples};
+use crate::accuracy::{CompareError, EXACT_DB, LayerSqnr, Runner, open_samples};
 use crate::calibrate::Samples;
 
 /// The error each quantized layer adds by itself: its inputs are the float model's, only its own Q/DQ act.
@@ -42,7 +42,11 @@ pub fn sensitivity(
         .zip(sums)
         .map(|(mut layer, (signal, noise))| {
             let ratio: f64 = 10.0 * (signal / noise).log10();
-            layer.sqnr_db = if noise == 0.0 { EXACT_DB } else { ratio.clamp(-EXACT_DB, EXACT_DB) };
+            layer.sqnr_db = if noise == 0.0 {
+                EXACT_DB
+            } else {
+                ratio.clamp(-EXACT_DB, EXACT_DB)
+            };
             layer
         })
         .collect();
@@ -57,16 +61,37 @@ fn with_twins(float: &Model, quantized: &Model) -> (Model, Vec<LayerSqnr>) {
     let mut model = float.clone();
     model.graph.outputs.clear();
     let source = &quantized.graph;
-    let mut twins = Twins { source, renamed: HashMap::new(), names, graph: &mut model.graph, tail: Vec::new() };
-    let originals: HashMap<&str, &Node> = float.graph.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+    let mut twins = Twins {
+        source,
+        renamed: HashMap::new(),
+        names,
+        graph: &mut model.graph,
+        tail: Vec::new(),
+    };
+    let originals: HashMap<&str, &Node> = float
+        .graph
+        .nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node))
+        .collect();
     let mut layers = Vec::new();
     for node in &source.nodes {
         let reads_dequantized = node.inputs.iter().any(|input| {
-            source.producer(input).is_some_and(|index| source.nodes[index].is("DequantizeLinear"))
+            source
+                .producer(input)
+                .is_some_and(|index| source.nodes[index].is("DequantizeLinear"))
         });
-        let Some(output) = node.output(0).filter(|_| reads_dequantized && !node.is("QuantizeLinear")) else { continue };
+        let Some(output) = node
+            .output(0)
+            .filter(|_| reads_dequantized && !node.is("QuantizeLinear"))
+        else {
+            continue;
+        };
         // The same node in both models, under the same name and with the same output.
-        if originals.get(node.name.as_str()).is_none_or(|original| original.outputs != node.outputs) {
+        if originals
+            .get(node.name.as_str())
+            .is_none_or(|original| original.outputs != node.outputs)
+        {
             continue;
         }
         twins.add(node, output);
@@ -111,7 +136,9 @@ impl Twins<'_> {
             if let Some(node) = self.tail.last_mut() {
                 node.attributes.insert("keepdims".into(), 0i64.into());
             }
-            self.graph.outputs.push(ValueInfo::tensor(sum, DataType::Float32, Shape::default()));
+            self.graph
+                .outputs
+                .push(ValueInfo::tensor(sum, DataType::Float32, Shape::default()));
         }
     }
 
@@ -132,7 +159,8 @@ impl Twins<'_> {
             return fresh;
         }
         let producer = self.source.producer(name).map(|index| &self.source.nodes[index]);
-        let Some(node) = producer.filter(|node| node.is("DequantizeLinear") || node.is("QuantizeLinear")) else {
+        let Some(node) = producer.filter(|node| node.is("DequantizeLinear") || node.is("QuantizeLinear"))
+        else {
             return name.clone();
         };
         let mut copy = node.clone();
