@@ -346,6 +346,8 @@ fn nothing_is_lost() {
     let check = || {
         proptest!(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) }, |(proto in model())| {
             let model = read_bytes(&proto.write_to_bytes().unwrap()).unwrap();
+            let again = read_bytes(&write_bytes(&model).unwrap()).unwrap();
+            prop_assert_eq!(&again, &model);
             let written = ModelProto::parse_from_bytes(&write_bytes(&model).unwrap()).unwrap();
             prop_assert_eq!(canonical(written), canonical(proto));
         });

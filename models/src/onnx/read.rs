@@ -243,6 +243,8 @@ pub(super) fn read_graph(mut proto: GraphProto, source: &mut Source<'_>) -> Resu
         }
         value_types.insert(info.name, info.ty);
     }
+    // in the order they are written in
+    proto.value_info.sort_by(|a, b| a.name.cmp(&b.name));
     let inputs = std::mem::take(&mut proto.input);
     let outputs = std::mem::take(&mut proto.output);
     let name = std::mem::take(&mut proto.name);
@@ -303,6 +305,7 @@ pub(super) fn read_node(
             return Err(invalid(place, "it is given twice"));
         }
     }
+    proto.attribute.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Node {
         op_type,
         domain: domain(std::mem::take(&mut proto.domain)),

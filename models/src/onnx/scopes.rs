@@ -85,6 +85,7 @@ pub(super) fn rename(graph: &mut Graph, renamed: &HashMap<ValueName, ValueName>,
                 *name = fresh.to_string();
             }
         }
+        extra.value_info.sort_by(|a, b| a.name.cmp(&b.name));
     }
     for node in &mut graph.nodes {
         node.inputs.iter_mut().chain(&mut node.outputs).for_each(replace);
