@@ -61,7 +61,8 @@ fn the_largest_weights_and_activations_do_not_saturate_on_the_way() {
         ("Conv", &[1, 64, 6, 6], &[32, 64, 1, 1]),
         ("Conv", &[1, 16, 6, 6], &[32, 16, 3, 3]),
     ];
-    let weights: [(&str, fn(usize) -> i8); 3] = [
+    type Weight = fn(usize) -> i8;
+    let weights: [(&str, Weight); 3] = [
         ("all 127", |_| 127),
         ("all −127", |_| -127),
         ("mixed", |i| if i % 5 < 3 { 127 } else { -127 }),

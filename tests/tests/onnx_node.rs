@@ -1,5 +1,6 @@
 //! ONNX's own operator tests (onnx 1.16.2, opset up to 21; `make fetch-test` brings them): what plain ONNX Runtime
-//! computes right must be right after reading, checking, writing and running through the CPU backend.
+//! computes right must be right after reading, checking, writing and running through the CPU backend, and after the
+//! optimizer's passes.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use edgeopt_models::{DataType, Model, Tensor, ValueType, graph::validate::validate, onnx};
+use edgeopt_optimizer::passes::{Context, run_pipeline};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 use edgeopt_tests::bare_ort::BareRuntime;
@@ -133,6 +135,7 @@ struct Totals {
     other_than_tensors: usize,
     plain_passes: usize,
     ours_passes: usize,
+    optimized_passes: usize,
     lost: Vec<String>,
 }
 
@@ -161,8 +164,16 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
                     let plain = plain(&bare, &case);
                     let ours =
                         read_check_rewrite(file).and_then(|model| through_backend(&backend, &model, &case));
+                    let optimized = read_check_rewrite(file).and_then(|mut model| {
+                        run_pipeline(&mut model, &Context::default()).map_err(|error| error.to_string())?;
+                        through_backend(&backend, &model, &case)
+                    });
                     let mut totals = totals.lock().unwrap();
                     totals.cases += 1;
+                    totals.optimized_passes += usize::from(optimized.is_ok());
+                    if let (Ok(()), Err(problem)) = (&ours, optimized) {
+                        totals.lost.push(format!("{} after the passes: {problem}", case.name));
+                    }
                     totals.plain_passes += usize::from(plain.is_ok());
                     totals.ours_passes += usize::from(ours.is_ok());
                     if let (Ok(()), Err(problem)) = (plain, ours) {
@@ -174,8 +185,12 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
     });
     let totals = totals.into_inner().unwrap();
     println!(
-        "{} cases, {} of them with sequences or optionals; plain ONNX Runtime passes {}, ours {}",
-        totals.cases, totals.other_than_tensors, totals.plain_passes, totals.ours_passes
+        "{} cases, {} of them with sequences or optionals; plain ONNX Runtime passes {}, ours {}, after the passes {}",
+        totals.cases,
+        totals.other_than_tensors,
+        totals.plain_passes,
+        totals.ours_passes,
+        totals.optimized_passes
     );
     assert!(totals.cases > 1000, "only {} cases found", totals.cases);
     assert!(
