@@ -172,7 +172,9 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
                     totals.cases += 1;
                     totals.optimized_passes += usize::from(optimized.is_ok());
                     if let (Ok(()), Err(problem)) = (&ours, optimized) {
-                        totals.lost.push(format!("{} after the passes: {problem}", case.name));
+                        totals
+                            .lost
+                            .push(format!("{} after the passes: {problem}", case.name));
                     }
                     totals.plain_passes += usize::from(plain.is_ok());
                     totals.ours_passes += usize::from(ours.is_ok());
