@@ -139,6 +139,8 @@ fn encode(manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
             limit,
         });
     }
+    // What a reader would refuse must not be written.
+    read::parse_manifest(&encoded)?;
     Ok(encoded)
 }
 

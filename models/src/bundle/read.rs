@@ -29,6 +29,10 @@ impl Default for Limits {
     }
 }
 
+/// Most values (numbers, texts, lists and objects) in a manifest. This bounds its parsed form, which for short values
+/// takes tens of times the text.
+const MANIFEST_VALUES: usize = 1 << 16;
+
 /// A signature file is a few hundred bytes.
 const SIGNATURE_LIMIT: Bytes = Bytes::kib(8);
 
@@ -91,6 +95,18 @@ pub fn extract(
     for name in found.0.members.keys() {
         File::open(root.join(name))
             .and_then(|file| file.sync_all())
+            .map_err(io)?;
+    }
+    // Names in folders are made durable by flushing the folders.
+    let folders: BTreeSet<_> = found
+        .0
+        .members
+        .keys()
+        .flat_map(|name| Path::new(name).ancestors().skip(1))
+        .collect();
+    for folder in folders {
+        File::open(root.join(folder))
+            .and_then(|folder| folder.sync_all())
             .map_err(io)?;
     }
     std::fs::rename(&root, target).map_err(io)?;
@@ -303,7 +319,10 @@ fn read_all<R: Read>(entry: tar::Entry<'_, R>, name: &str, limit: Bytes) -> Resu
     Ok(data)
 }
 
-fn parse_manifest(raw: &[u8]) -> Result<Manifest, BundleError> {
+pub(super) fn parse_manifest(raw: &[u8]) -> Result<Manifest, BundleError> {
+    if count_values(raw) > MANIFEST_VALUES {
+        return Err(BundleError::Manifest(format!("it has more than {MANIFEST_VALUES} values")));
+    }
     // The major version first: a newer format may have fields this version refuses.
     #[derive(serde::Deserialize)]
     struct Format {
@@ -315,4 +334,29 @@ fn parse_manifest(raw: &[u8]) -> Result<Manifest, BundleError> {
     let manifest: Manifest = serde_json::from_slice(raw).map_err(wrong)?;
     manifest.validate()?;
     Ok(manifest)
+}
+
+/// An upper bound on the number of JSON values in `text`: each but the first follows one of `,` `[` `{` `:`.
+fn count_values(text: &[u8]) -> usize {
+    let (mut values, mut quoted, mut escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' | b':' if !quoted => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_at_least_every_value_and_nothing_inside_texts() {
+        assert_eq!(count_values(br#"{"a,[":[1,2,"\",{"]}"#), 1 + 1 + 1 + 1 + 2);
+    }
 }

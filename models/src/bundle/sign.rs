@@ -124,6 +124,20 @@ pub fn generate_keys(password: Option<&str>) -> Result<(PublicKey, SecretKey), S
     Ok((PublicKey(pk), SecretKey(sk)))
 }
 
+/// Length of a 64-byte Ed25519 signature in padded base64.
+const SIGNATURE_BASE64: usize = 88;
+
+fn parse_signature(bytes: &[u8]) -> Result<minisign::SignatureBox, SignatureError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| malformed("signature", error))?;
+    // The library accepts the second signature (over the trusted comment) at any length and panics on a short one,
+    // which anybody could put behind a valid first signature.
+    let last = text.lines().nth(3).map(str::trim).unwrap_or_default();
+    if last.len() != SIGNATURE_BASE64 || !last.ends_with("==") {
+        return Err(malformed("signature", "its fourth line is not a signature of 64 bytes"));
+    }
+    minisign::SignatureBox::from_string(text).map_err(|error| malformed("signature", error))
+}
+
 impl Trust {
     /// Checks `signature` (the content of the signature member, if there is one) over `manifest`.
     pub(super) fn check(&self, manifest: &[u8], signature: Option<&[u8]>) -> Result<Trusted, SignatureError> {
@@ -140,9 +154,7 @@ impl Trust {
                 Ok(Trusted::Unsigned)
             };
         };
-        let text = std::str::from_utf8(signature).map_err(|error| malformed("signature", error))?;
-        let signature =
-            minisign::SignatureBox::from_string(text).map_err(|error| malformed("signature", error))?;
+        let signature = parse_signature(signature)?;
         let id = key_id(signature.keynum());
         let Some(key) = keys.iter().find(|key| key.id() == id) else {
             return Err(SignatureError::UnknownKey {
@@ -153,5 +165,32 @@ impl Trust {
         minisign::verify(&key.0, &signature, Cursor::new(manifest), true, false, false)
             .map(|()| Trusted::By(id.clone()))
             .map_err(|_| SignatureError::Mismatch { key: id })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_comment_or_a_second_signature_of_another_length_is_refused() {
+        let (public, secret) = generate_keys(None).unwrap();
+        let trust = Trust::Require(vec![public]);
+        let text = secret.sign(b"manifest").unwrap();
+        assert!(trust.check(b"manifest", Some(text.as_bytes())).is_ok());
+        let lines: Vec<&str> = text.lines().collect();
+        let with_last = |last: &str| [lines[0], lines[1], lines[2], last].join("\n");
+        for changed in [
+            text.replace("trusted comment: edgeopt", "trusted comment: ed"),
+            with_last("AAAA"),
+            with_last(""),
+            with_last(&format!("{}AAAA", lines[3])),
+            with_last(&"A".repeat(88)),
+            lines[..3].join("\n"),
+            String::new(),
+        ] {
+            let result = trust.check(b"manifest", Some(changed.as_bytes()));
+            assert!(result.is_err(), "{changed}");
+        }
     }
 }
