@@ -68,7 +68,12 @@ fn peak_of_reading(bytes: &[u8]) -> (Result<(), BundleError>, usize) {
 // One test function: the allocator counts for the whole process.
 #[test]
 fn the_worst_manifests_stay_within_the_bound() {
-    let dims = |count| format!(r#"{{"name":"x","dtype":"float32","shape":[{}]}}"#, list("1", count));
+    let dims = |count| {
+        format!(
+            r#"{{"name":"x","dtype":"float32","shape":[{}]}}"#,
+            list("1", count)
+        )
+    };
     let options: Vec<String> = (0..32_000).map(|i| format!("\"{i}\":\"\"")).collect();
     let scalar = r#"{"name":"x","dtype":"float32","shape":[]}"#;
     for (case, text) in [
@@ -76,8 +81,14 @@ fn the_worst_manifests_stay_within_the_bound() {
         ("inputs", manifest(&list(scalar, 7_000), "", "")),
         ("options", manifest("", &options.join(","), "")),
         ("labels", manifest("", "", &list("\"a\"", 65_000))),
-        ("longer labels", manifest("", "", &list("\"aaaaaaaaaaaa\"", 65_000))),
-        ("escaped labels", manifest("", "", &list("\"\\u00e4\\u00e4\"", 65_000))),
+        (
+            "longer labels",
+            manifest("", "", &list("\"aaaaaaaaaaaa\"", 65_000)),
+        ),
+        (
+            "escaped labels",
+            manifest("", "", &list("\"\\u00e4\\u00e4\"", 65_000)),
+        ),
     ] {
         let (result, peak) = peak_of_reading(&bundle(&text));
         println!("{case}: {} bytes of text, {peak} bytes of memory", text.len());

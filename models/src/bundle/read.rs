@@ -321,7 +321,9 @@ fn read_all<R: Read>(entry: tar::Entry<'_, R>, name: &str, limit: Bytes) -> Resu
 
 pub(super) fn parse_manifest(raw: &[u8]) -> Result<Manifest, BundleError> {
     if count_values(raw) > MANIFEST_VALUES {
-        return Err(BundleError::Manifest(format!("it has more than {MANIFEST_VALUES} values")));
+        return Err(BundleError::Manifest(format!(
+            "it has more than {MANIFEST_VALUES} values"
+        )));
     }
     // The major version first: a newer format may have fields this version refuses.
     #[derive(serde::Deserialize)]

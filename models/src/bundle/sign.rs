@@ -133,7 +133,10 @@ fn parse_signature(bytes: &[u8]) -> Result<minisign::SignatureBox, SignatureErro
     // which anybody could put behind a valid first signature.
     let last = text.lines().nth(3).map(str::trim).unwrap_or_default();
     if last.len() != SIGNATURE_BASE64 || !last.ends_with("==") {
-        return Err(malformed("signature", "its fourth line is not a signature of 64 bytes"));
+        return Err(malformed(
+            "signature",
+            "its fourth line is not a signature of 64 bytes",
+        ));
     }
     minisign::SignatureBox::from_string(text).map_err(|error| malformed("signature", error))
 }
