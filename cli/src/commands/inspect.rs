@@ -86,11 +86,14 @@ struct Counts {
 impl Counts {
     fn add(&mut self, graph: &Graph) {
         for tensor in graph.initializers.values() {
-            self.parameters += tensor.elements() as u64;
-            *self.by_type.entry(tensor.dtype().to_string()).or_default() +=
-                Bytes::from(tensor.as_bytes().len());
+            self.add_constant(tensor);
         }
         for node in &graph.nodes {
+            if let (true, Some(Attribute::Tensor(tensor))) =
+                (node.is("Constant"), node.attributes.get("value"))
+            {
+                self.add_constant(tensor);
+            }
             let domain = if node.domain.is_empty() {
                 String::new()
             } else {
