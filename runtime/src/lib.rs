@@ -4,8 +4,10 @@
 //! Which library does the work stays behind these three traits.
 
 pub mod backends;
+pub mod dataset;
 mod engine;
 pub mod memory;
+pub mod pipeline;
 
 pub use engine::{
     Backend, CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec,

@@ -1,0 +1,3 @@
+//! What happens before and after the model: images into tensors, tensors into results.
+
+pub mod preprocess;
