@@ -114,20 +114,19 @@ pub(super) fn read_npz(path: &Path, inputs: &[TensorSpec]) -> Result<Vec<Tensor>
     let mut archive = npyz::npz::NpzArchive::new(std::io::BufReader::new(file))
         .map_err(|error| DatasetError::array(path, error))?;
     let mut arrays = Vec::with_capacity(inputs.len());
+    let mut names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+    names.sort();
     for spec in inputs {
-        let name = npyz::npz::file_name_from_array_name(&spec.name);
-        match archive.zip_archive().by_name(&name) {
-            Ok(member) => arrays.push(read_npy(path, member)?),
-            Err(_) => {
-                let mut names: Vec<String> = archive.array_names().map(str::to_owned).collect();
-                names.sort();
-                return Err(wrong(
-                    path,
-                    spec,
-                    format!("there is no array of this name; there are: {}", names.join(", ")),
-                ));
-            }
+        if names.iter().all(|name| spec.name != **name) {
+            let problem = format!("there is no array of this name; there are: {}", names.join(", "));
+            return Err(wrong(path, spec, problem));
         }
+        let name = npyz::npz::file_name_from_array_name(&spec.name);
+        let member = archive
+            .zip_archive()
+            .by_name(&name)
+            .map_err(|error| DatasetError::array(path, error))?;
+        arrays.push(read_npy(path, member)?);
     }
     Ok(arrays)
 }

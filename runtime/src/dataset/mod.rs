@@ -256,6 +256,9 @@ fn stacked_count(path: &Path, inputs: &[TensorSpec], arrays: &[Tensor]) -> Resul
 
 /// Whether `dims` may be fed to an input of this shape.
 fn fits(dims: &[usize], spec: &TensorSpec) -> bool {
+    if !spec.ranked {
+        return true;
+    }
     dims.len() == spec.shape.len()
         && dims.iter().zip(spec.shape.iter()).all(|(length, dim)| match dim {
             Dim::Known(expected) => length == expected,

@@ -11,6 +11,7 @@ fn spec(name: &str, dims: &[usize]) -> TensorSpec {
         name: name.into(),
         dtype: DataType::Float32,
         shape,
+        ranked: true,
     }
 }
 
