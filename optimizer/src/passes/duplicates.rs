@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use edgeopt_models::graph::Uses;
 use edgeopt_models::{Graph, Model, ValueName};
@@ -24,7 +24,7 @@ pub(super) fn merge(model: &mut Model, _: &Context) -> Changes {
 fn in_graph(graph: &mut Graph) -> usize {
     let uses = Uses::new(graph);
     let mut first: HashMap<(String, Vec<ValueName>), Vec<usize>> = HashMap::new();
-    let mut gone = vec![false; graph.nodes.len()];
+    let mut gone = HashSet::new();
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
         if !node.domain.is_empty()
@@ -62,12 +62,12 @@ fn in_graph(graph: &mut Graph) -> usize {
                 for (from, to) in pairs {
                     graph.replace_reads(&from, &to);
                 }
-                gone[index] = true;
+                gone.insert(index);
             }
             Some(_) => {}
             None => same.push(index),
         }
     }
-    graph.remove_nodes(|index| gone[index]);
-    gone.iter().filter(|gone| **gone).count()
+    graph.remove_nodes(|index| gone.contains(&index));
+    gone.len()
 }

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use edgeopt_models::graph::Uses;
 use edgeopt_models::{Graph, Model, Node};
 
@@ -13,7 +15,7 @@ pub(super) fn remove(model: &mut Model, _: &Context) -> Changes {
 
 fn in_graph(graph: &mut Graph, opset: i64) -> usize {
     let uses = Uses::new(graph);
-    let mut gone = vec![false; graph.nodes.len()];
+    let mut gone = HashSet::new();
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
         let (Some(from), Some(to)) = (node.output(0).cloned(), node.input(0).cloned()) else {
@@ -22,11 +24,11 @@ fn in_graph(graph: &mut Graph, opset: i64) -> usize {
         let direct = uses.readers(&from).iter().all(|reader| reader.input.is_some());
         if direct && !graph.is_output(&from) && passes_through(graph, node, &uses, opset) {
             graph.replace_reads(&from, &to);
-            gone[index] = true;
+            gone.insert(index);
         }
     }
-    graph.remove_nodes(|index| gone[index]);
-    gone.iter().filter(|gone| **gone).count()
+    graph.remove_nodes(|index| gone.contains(&index));
+    gone.len()
 }
 
 fn passes_through(graph: &Graph, node: &Node, uses: &Uses, opset: i64) -> bool {
