@@ -1,6 +1,8 @@
 //! Graph in, better graph out: passes, precision, calibration, memory plan, report.
 
 pub mod accuracy;
+pub mod build;
 pub mod calibrate;
 pub mod passes;
 pub mod precision;
+pub mod tensorrt_support;

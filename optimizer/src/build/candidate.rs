@@ -1,0 +1,224 @@
+use std::time::Instant;
+
+use edgeopt_models::bundle::{OutputAccuracy, Precision};
+use edgeopt_models::{Bytes, Graph, Model, Tensor, onnx};
+use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
+use serde::{Deserialize, Serialize};
+
+use super::{BuildError, BuildOptions, Data, Prepared, Progress, Score, Scorer};
+use crate::accuracy::{LayerSqnr, compare};
+use crate::calibrate::{CalibrationTable, SampleInputs};
+use crate::precision::int8::{KeptNode, quantize, quantize_to_target};
+
+/// One precision of a model with what was measured of it.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its precision.
+    pub precision: Precision,
+    /// The graph.
+    pub model: Model,
+    /// Layers that stay in a wider type than asked for, and why.
+    pub kept: Vec<KeptNode>,
+    /// Layers left in float because they cost too much accuracy.
+    pub sensitive: Vec<LayerSqnr>,
+    /// Things to know that are no errors.
+    pub notes: Vec<String>,
+    /// Difference from the original per output, once evaluated.
+    pub outputs: Vec<OutputAccuracy>,
+    /// Samples it was evaluated on.
+    pub samples: usize,
+    /// The task's metric, once evaluated with labels.
+    pub score: Option<Score>,
+    /// The same of the original model.
+    pub original_score: Option<Score>,
+    /// Time of one run on this machine, once measured.
+    pub latency: Option<Latency>,
+}
+
+/// Time of single runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of the runs were faster, milliseconds.
+    pub median_ms: f64,
+    /// Nine of ten runs were faster, milliseconds.
+    pub p90_ms: f64,
+    /// Runs measured.
+    pub runs: usize,
+}
+
+impl Candidate {
+    pub(super) fn new(precision: Precision, model: Model) -> Self {
+        Self {
+            precision,
+            model,
+            kept: Vec::new(),
+            sensitive: Vec::new(),
+            notes: Vec::new(),
+            outputs: Vec::new(),
+            samples: 0,
+            score: None,
+            original_score: None,
+            latency: None,
+        }
+    }
+
+    /// Bytes of all constants, each shared one once.
+    pub fn weights(&self) -> Bytes {
+        fn constants(graph: &Graph) -> Bytes {
+            let own: Bytes = graph
+                .initializers
+                .values()
+                .map(|tensor| Bytes::from(tensor.as_bytes().len()))
+                .sum();
+            let inner = graph
+                .nodes
+                .iter()
+                .flat_map(|node| node.subgraphs())
+                .map(constants);
+            own + inner.sum()
+        }
+        constants(&self.model.graph)
+    }
+
+    /// Size of the encoded model.
+    ///
+    /// # Errors
+    /// When it cannot be encoded.
+    pub fn encoded(&self) -> Result<Vec<u8>, BuildError> {
+        Ok(onnx::write_bytes(&self.model)?)
+    }
+
+    /// The worst output's SQNR in dB, once evaluated.
+    pub fn min_sqnr_db(&self) -> Option<f64> {
+        self.outputs.iter().map(|output| output.sqnr_db).reduce(f64::min)
+    }
+
+    /// Compares with the original on the evaluation data, output by output and by the task's metric.
+    ///
+    /// # Errors
+    /// When a model cannot be run.
+    pub fn evaluate(
+        &mut self,
+        prepared: &Prepared,
+        data: &Data<'_>,
+        backend: &dyn Backend,
+        progress: &dyn Progress,
+    ) -> Result<(), BuildError> {
+        let Some(samples) = data.evaluation else {
+            return Ok(());
+        };
+        progress.stage(
+            &format!("comparing {}", self.precision),
+            Some(data.evaluation_len as u64),
+        );
+        let mut own = Scorer::new(data.postprocessing, &data.labels);
+        let mut original = own.clone();
+        let comparison = compare(
+            &prepared.original,
+            &self.model,
+            samples,
+            backend,
+            0,
+            &mut |sample, expected: &[Tensor], actual: &[Tensor]| {
+                original.add(sample, expected);
+                own.add(sample, actual);
+                progress.at(sample as u64 + 1);
+            },
+        )?;
+        for (output, count) in &comparison.non_finite {
+            self.notes
+                .push(format!("output {output:?} has {count} infinite or NaN values"));
+        }
+        self.samples = comparison.samples;
+        self.outputs = comparison.outputs;
+        self.score = own.score();
+        self.original_score = original.score();
+        Ok(())
+    }
+
+    /// Times single runs on one sample, the way the backend runs the model in earnest. Needs a clock, which is why it
+    /// is apart from everything else.
+    ///
+    /// # Errors
+    /// When the model cannot be run.
+    pub fn time(
+        &mut self,
+        inputs: &SampleInputs,
+        runs: usize,
+        threads: usize,
+        backend: &dyn Backend,
+    ) -> Result<(), BuildError> {
+        let options = CompileOptions {
+            threads,
+            ..CompileOptions::default()
+        };
+        let engine = backend.compile(ModelSource::Model(&self.model), &options)?;
+        let mut session = Engine::session(engine)?;
+        for _ in 0..3 {
+            session.run(inputs)?;
+        }
+        let mut times = Vec::with_capacity(runs);
+        for _ in 0..runs {
+            let start = Instant::now();
+            session.run(inputs)?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            times
+                .get((share * (runs.saturating_sub(1)) as f64).round() as usize)
+                .copied()
+        };
+        if let (Some(median_ms), Some(p90_ms)) = (at(0.5), at(0.9)) {
+            self.latency = Some(Latency {
+                median_ms,
+                p90_ms,
+                runs,
+            });
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn fp16(prepared: &Prepared) -> Result<Candidate, BuildError> {
+    Ok(Candidate::new(Precision::Fp16, prepared.model.clone()))
+}
+
+pub(super) fn int8(
+    prepared: &Prepared,
+    options: &BuildOptions,
+    table: &CalibrationTable,
+    data: &Data<'_>,
+    backend: &dyn Backend,
+    progress: &dyn Progress,
+) -> Result<Candidate, BuildError> {
+    let target = options.min_sqnr_db.zip(data.evaluation);
+    let Some((target, samples)) = target else {
+        let mut candidate = Candidate::new(Precision::Int8, prepared.model.clone());
+        let report = quantize(&mut candidate.model, table, &options.int8)?;
+        candidate.kept = report.kept;
+        candidate.notes = report.notes;
+        return Ok(candidate);
+    };
+    progress.stage("finding sensitive layers", None);
+    let found = quantize_to_target(
+        &prepared.model,
+        table,
+        &options.int8,
+        samples,
+        backend,
+        target,
+        options.max_tries,
+    )?;
+    let mut candidate = Candidate::new(Precision::Int8, found.model);
+    candidate.kept = found.report.kept;
+    candidate.notes = found.report.notes;
+    candidate.sensitive = found.excluded;
+    if !found.met {
+        candidate.notes.push(format!(
+            "no combination of {} tried reaches {target} dB",
+            found.tries
+        ));
+    }
+    Ok(candidate)
+}

@@ -1,0 +1,43 @@
+use edgeopt_models::graph::validate::ValidateError;
+use edgeopt_models::opset::OpsetError;
+use edgeopt_runtime::RuntimeError;
+
+use crate::accuracy::CompareError;
+use crate::calibrate::CalibrationError;
+use crate::passes::PassError;
+use crate::precision::int8::{Int8Error, SearchError};
+
+/// Why a model cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The model is not valid ONNX.
+    #[error(transparent)]
+    Invalid(#[from] ValidateError),
+    /// Its operator set cannot be raised.
+    #[error(transparent)]
+    Opset(#[from] OpsetError),
+    /// A pass failed.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// INT8 without data.
+    #[error("INT8 needs calibration data: typical inputs, 32 to 512 of them")]
+    NoCalibrationData,
+    /// Calibration failed.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    /// Quantization failed.
+    #[error(transparent)]
+    Int8(#[from] Int8Error),
+    /// The search for sensitive layers failed.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// Comparing failed.
+    #[error(transparent)]
+    Compare(#[from] CompareError),
+    /// Running failed.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The model cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] edgeopt_models::onnx::WriteError),
+}
