@@ -45,6 +45,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Build(Box<commands::build::Arguments>),
     Inspect(commands::inspect::Arguments),
     Verify(commands::verify::Arguments),
     Sign(commands::sign::Arguments),
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
 
     let screen = Screen::new(arguments.json, arguments.color, arguments.quiet);
     let result = match arguments.command {
+        Command::Build(arguments) => commands::build::run(&arguments, &screen),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &screen),
         Command::Verify(arguments) => commands::verify::run(&arguments, &screen),
         Command::Sign(arguments) => commands::sign::run(&arguments, &screen),

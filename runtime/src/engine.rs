@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueName};
+use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
 
@@ -95,6 +95,20 @@ pub struct TensorSpec {
     pub shape: Shape,
     /// Whether the number of dimensions is known.
     pub ranked: bool,
+}
+
+impl TensorSpec {
+    /// The specification of a graph's input or output; `None` if it is no tensor.
+    pub fn of(info: &ValueInfo) -> Option<Self> {
+        let dtype = info.ty.dtype()?;
+        let shape = info.ty.shape();
+        Some(Self {
+            name: info.name.clone(),
+            dtype,
+            shape: shape.cloned().unwrap_or_default(),
+            ranked: shape.is_some(),
+        })
+    }
 }
 
 /// A compiled model, shared by its sessions.

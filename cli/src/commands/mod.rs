@@ -1,9 +1,11 @@
 //! One file per command.
 
+pub(crate) mod build;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod keygen;
 pub(crate) mod sign;
+pub(crate) mod task;
 pub(crate) mod verify;
 
 use std::io::Read;

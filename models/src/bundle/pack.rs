@@ -40,7 +40,7 @@ pub fn pack(
             });
         }
         let (sha256, size) = match member {
-            Member::Data(data) => digest(data.as_slice()),
+            Member::Data(data) => digest_of(data.as_slice()),
             Member::File(file) => File::open(file).and_then(digest_of),
         }
         .map_err(|source| BundleError::Io {
@@ -162,12 +162,11 @@ fn append(
     archive.append(&header, data.take(size))
 }
 
-fn digest(data: &[u8]) -> std::io::Result<(String, Bytes)> {
-    digest_of(data)
-}
-
 /// SHA-256 (lower-case hex) and length of a stream.
-pub(super) fn digest_of(mut data: impl Read) -> std::io::Result<(String, Bytes)> {
+///
+/// # Errors
+/// When the stream fails.
+pub fn digest_of(mut data: impl Read) -> std::io::Result<(String, Bytes)> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0u8; 1 << 16];
     let mut size = 0u64;

@@ -1,6 +1,7 @@
 use std::error::Error;
 
 use edgeopt_models::Tensor;
+use edgeopt_runtime::dataset::Dataset;
 
 /// Why a sample could not be had.
 pub type SampleError = Box<dyn Error + Send + Sync>;
@@ -26,5 +27,11 @@ impl Samples for [SampleInputs] {
 impl Samples for Vec<SampleInputs> {
     fn open(&self) -> Result<Box<dyn Iterator<Item = Result<SampleInputs, SampleError>> + '_>, SampleError> {
         self.as_slice().open()
+    }
+}
+
+impl Samples for Dataset {
+    fn open(&self) -> Result<Box<dyn Iterator<Item = Result<SampleInputs, SampleError>> + '_>, SampleError> {
+        Ok(Box::new(self.iter().map(|sample| Ok(sample?.inputs))))
     }
 }

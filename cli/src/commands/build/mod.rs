@@ -1,0 +1,379 @@
+mod golden;
+mod progress;
+mod table;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use edgeopt_models::bundle::{
+    self, AccuracySummary, DimInfo, FORMAT, Manifest, Member, Postprocessing, Precision, Provenance,
+    TaskAccuracy, TensorInfo,
+};
+use edgeopt_models::{Bytes, Dim, Graph, Model, ValueInfo, onnx};
+use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Prepared, Progress, make, prepare};
+use edgeopt_optimizer::calibrate::{Method, Samples};
+use edgeopt_runtime::TensorSpec;
+use edgeopt_runtime::backends::cpu::CpuBackend;
+use edgeopt_runtime::dataset::{Dataset, Labels};
+
+use super::task::{Task, read_task};
+use crate::screen::Screen;
+use progress::Bars;
+
+/// Builds a bundle from an ONNX model: optimized, at the asked precision, compared with the original on your data.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    edgeopt build model.onnx -o model.edge --precision fp16\n  \
+    edgeopt build model.onnx -o model.edge --precision int8 --memory 64MiB \\\n      \
+    --calibration-data train/ --evaluation-data test/ --labels test/labels.csv --task imagenet")]
+pub(crate) struct Arguments {
+    /// The float model.
+    model: PathBuf,
+
+    /// The bundle to write.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Precision of the result.
+    #[arg(short, long, value_enum, default_value = "fp16")]
+    precision: PrecisionArgument,
+
+    /// Memory the model may take: weights, activations, inputs and outputs.
+    #[arg(short, long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+
+    /// Typical inputs: a folder of images, .npy or .npz files, or one stacked .npy or .npz.
+    #[arg(short, long, value_name = "PATH")]
+    calibration_data: Option<PathBuf>,
+
+    /// Inputs to compare on, not seen in calibration [default: the calibration data].
+    #[arg(short, long, value_name = "PATH")]
+    evaluation_data: Option<PathBuf>,
+
+    /// What the evaluation inputs show: lines of `file,label` or `file<TAB>label`.
+    #[arg(short, long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+
+    /// How images become inputs and outputs become results: a preset's name or a JSON file.
+    #[arg(short, long, value_name = "NAME|FILE")]
+    task: Option<String>,
+
+    /// How ranges of activations are chosen: entropy, minmax, mse, or percentile:99.99.
+    #[arg(long, value_name = "METHOD", default_value_t)]
+    calibration_method: Method,
+
+    /// Calibration samples to use, spread evenly over the data.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    calibration_samples: usize,
+
+    /// Evaluation samples to use, spread evenly over the data; 0 skips the comparison, and the bundle says so.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    evaluation_samples: usize,
+
+    /// Leaves the most sensitive layers in float until every output reaches this SQNR.
+    #[arg(long, value_name = "DB")]
+    min_sqnr: Option<f64>,
+
+    /// Fails if the task's metric drops by more than this many percentage points.
+    #[arg(long, value_name = "POINTS")]
+    max_accuracy_drop: Option<f64>,
+
+    /// Leaves nodes of these names in float; `*` stands for any text.
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+
+    /// Fixes a symbolic dimension of the inputs.
+    #[arg(long, value_name = "NAME=LENGTH", value_parser = parse_dim)]
+    dim: Vec<(String, usize)>,
+
+    /// Largest batch the memory is planned for.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch: usize,
+
+    /// Name of the model [default: the file's name].
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Version of the model.
+    #[arg(long = "model-version", default_value = "1")]
+    model_version: String,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PrecisionArgument {
+    Fp32,
+    Fp16,
+    Int8,
+}
+
+fn parse_dim(text: &str) -> Result<(String, usize), String> {
+    let wrong = || format!("{text:?} is not NAME=LENGTH, such as N=1");
+    let (name, length) = text.split_once('=').ok_or_else(wrong)?;
+    let length = length
+        .parse()
+        .ok()
+        .filter(|length| *length > 0)
+        .ok_or_else(wrong)?;
+    Ok((name.to_owned(), length))
+}
+
+/// The data of a build, opened.
+struct Opened {
+    calibration: Option<Dataset>,
+    evaluation: Option<Dataset>,
+    labels: Vec<Option<String>>,
+    task: Task,
+}
+
+pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let precision = match arguments.precision {
+        PrecisionArgument::Fp32 => Precision::Fp32,
+        PrecisionArgument::Fp16 => Precision::Fp16,
+        PrecisionArgument::Int8 => Precision::Int8,
+    };
+    let model = onnx::read_file(&arguments.model)?;
+    let task = match &arguments.task {
+        Some(task) => read_task(task, &model)?,
+        None => Task::default(),
+    };
+    let opened = open_data(arguments, &model, task, screen)?;
+    if precision == Precision::Int8 && opened.calibration.is_none() {
+        bail!("INT8 needs typical inputs: name them with --calibration-data");
+    }
+    let backend = CpuBackend::new()?;
+    let bars = Bars::new(screen);
+    let dims: BTreeMap<String, usize> = arguments.dim.iter().cloned().collect();
+    bars.stage("preparing", None);
+    let prepared = prepare(model, &dims, &backend)?;
+
+    let data = opened.data();
+    let mut candidates = Vec::new();
+    let mut precisions = vec![Precision::Fp32, precision];
+    precisions.dedup();
+    for precision in precisions {
+        let mut options = BuildOptions::new(precision);
+        options.method = arguments.calibration_method;
+        options.min_sqnr_db = arguments.min_sqnr;
+        options.int8.exclude.clone_from(&arguments.exclude);
+        let mut candidate = make(&prepared, &options, &data, &backend, &bars)?;
+        if precision != Precision::Fp32 || data.evaluation.is_some() {
+            candidate.evaluate(&prepared, &data, &backend, &bars)?;
+        }
+        if let Some(samples) = &opened.evaluation {
+            bars.stage(&format!("timing {precision}"), None);
+            candidate.time(
+                &samples.sample(0)?.inputs,
+                options.timed_runs,
+                options.threads,
+                &backend,
+            )?;
+        }
+        candidates.push(candidate);
+    }
+    let Some(chosen) = candidates.last() else {
+        bail!("nothing was built")
+    };
+    check_drop(arguments, chosen)?;
+
+    let mut members = BTreeMap::from([(bundle::MODEL.to_owned(), Member::Data(chosen.encoded()?))]);
+    if let Some(samples) = &opened.evaluation {
+        members.extend(golden::members(&chosen.model, samples, &backend)?);
+    }
+    let manifest = manifest(arguments, &prepared, chosen, &opened.task)?;
+    bars.stage("packing", None);
+    bundle::pack(manifest, &members, None, &arguments.output)
+        .with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    bars.finish();
+
+    let summary = table::Summary::new(&arguments.output, &candidates)?;
+    screen.result(&summary, table::show)?;
+    for warning in table::warnings(&candidates) {
+        screen.warning(&warning);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Opened {
+    fn data(&self) -> Data<'_> {
+        let len = |dataset: &Option<Dataset>| dataset.as_ref().map_or(0, Dataset::len);
+        Data {
+            calibration: self.calibration.as_ref().map(|dataset| dataset as &dyn Samples),
+            calibration_len: len(&self.calibration),
+            evaluation: self.evaluation.as_ref().map(|dataset| dataset as &dyn Samples),
+            evaluation_len: len(&self.evaluation),
+            labels: self.labels.clone(),
+            postprocessing: &self.task.postprocessing,
+        }
+    }
+}
+
+fn open_data(arguments: &Arguments, model: &Model, task: Task, screen: &Screen) -> anyhow::Result<Opened> {
+    let inputs = model
+        .graph
+        .required_inputs()
+        .map(|info| TensorSpec::of(info).with_context(|| format!("input {:?} is no tensor", info.name)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let open = |path: &Path, limit| Dataset::open(path, &inputs, task.preprocessing.as_ref(), Some(limit));
+    let calibration = arguments
+        .calibration_data
+        .as_deref()
+        .map(|path| open(path, arguments.calibration_samples.max(1)))
+        .transpose()?;
+    let evaluation = arguments
+        .evaluation_data
+        .as_deref()
+        .or(arguments.calibration_data.as_deref())
+        .filter(|_| arguments.evaluation_samples > 0)
+        .map(|path| open(path, arguments.evaluation_samples))
+        .transpose()?;
+    if arguments.evaluation_data.is_none() && evaluation.is_some() {
+        screen
+            .warning("the comparison uses the calibration data; give --evaluation-data for an honest figure");
+    }
+    let mut labels = Vec::new();
+    if let (Some(path), Some(samples)) = (&arguments.labels, &evaluation) {
+        let given = Labels::read(path)?;
+        labels = (0..samples.len())
+            .map(|index| given.get(&samples.id(index)).map(str::to_owned))
+            .collect();
+        if labels.iter().all(Option::is_none) {
+            bail!(
+                "{}: none of its labels belongs to a sample; the first sample is {:?}",
+                path.display(),
+                samples.id(0)
+            );
+        }
+        if matches!(task.postprocessing, Postprocessing::Raw) {
+            bail!("labels are given, but not what the outputs mean: name the task with --task");
+        }
+    }
+    Ok(Opened {
+        calibration,
+        evaluation,
+        labels,
+        task,
+    })
+}
+
+fn check_drop(arguments: &Arguments, chosen: &Candidate) -> anyhow::Result<()> {
+    let Some(limit) = arguments.max_accuracy_drop else {
+        return Ok(());
+    };
+    let (Some(own), Some(original)) = (&chosen.score, &chosen.original_score) else {
+        bail!("--max-accuracy-drop needs --labels and a --task that has a metric");
+    };
+    let drop = (original.value - own.value) * 100.0;
+    if drop > limit {
+        bail!(
+            "{} drops by {drop:.2} points to {:.2} %, more than the {limit} allowed; nothing was written. Leave \
+             sensitive layers in float with --min-sqnr, or try another --calibration-method",
+            own.metric,
+            own.value * 100.0
+        );
+    }
+    Ok(())
+}
+
+fn manifest(
+    arguments: &Arguments,
+    prepared: &Prepared,
+    chosen: &Candidate,
+    task: &Task,
+) -> anyhow::Result<Manifest> {
+    let stem = arguments
+        .model
+        .file_stem()
+        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let source = std::fs::File::open(&arguments.model)?;
+    let mut options = BTreeMap::from([("precision".to_owned(), chosen.precision.to_string())]);
+    if chosen.precision == Precision::Int8 {
+        options.insert(
+            "calibration_method".into(),
+            arguments.calibration_method.to_string(),
+        );
+        options.insert(
+            "calibration_samples".into(),
+            arguments.calibration_samples.to_string(),
+        );
+    }
+    let task_accuracy = chosen
+        .score
+        .as_ref()
+        .zip(chosen.original_score.as_ref())
+        .map(|(own, original)| TaskAccuracy {
+            metric: own.metric.clone(),
+            float: original.value,
+            this: own.value,
+        });
+    Ok(Manifest {
+        format: FORMAT.into(),
+        name: arguments.name.clone().unwrap_or(stem),
+        version: arguments.model_version.clone(),
+        precision: chosen.precision,
+        inputs: tensor_infos(prepared.model.graph.required_inputs(), arguments.batch)?,
+        outputs: tensor_infos(prepared.model.graph.outputs.iter(), arguments.batch)?,
+        preprocessing: task.preprocessing.clone(),
+        postprocessing: task.postprocessing.clone(),
+        memory: Vec::new(),
+        accuracy: (chosen.samples > 0).then(|| AccuracySummary {
+            samples: chosen.samples,
+            outputs: chosen.outputs.clone(),
+            task: task_accuracy,
+        }),
+        provenance: Provenance {
+            source: arguments
+                .model
+                .file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            source_sha256: bundle::digest_of(source)?.0,
+            tool: concat!("edgeopt ", env!("CARGO_PKG_VERSION")).into(),
+            options,
+        },
+        members: BTreeMap::new(),
+    })
+}
+
+fn tensor_infos<'a>(
+    values: impl Iterator<Item = &'a ValueInfo>,
+    batch: usize,
+) -> anyhow::Result<Vec<TensorInfo>> {
+    values
+        .map(|info| {
+            let dtype = info
+                .ty
+                .dtype()
+                .with_context(|| format!("{:?} is no tensor", info.name))?;
+            let shape = info.ty.shape().map_or(&[][..], |shape| shape.as_slice());
+            let dims = shape.iter().enumerate().map(|(axis, dim)| match dim {
+                Dim::Known(length) => DimInfo::Fixed(*length),
+                Dim::Symbol(name) => range(name, if axis == 0 { batch } else { 1 }),
+                Dim::Unknown => range(&format!("{}.{axis}", info.name), 1),
+            });
+            Ok(TensorInfo {
+                name: info.name.to_string(),
+                dtype,
+                shape: dims.collect(),
+            })
+        })
+        .collect()
+}
+
+fn range(name: &str, max: usize) -> DimInfo {
+    DimInfo::Range {
+        name: name.to_owned(),
+        min: 1,
+        opt: max.max(1),
+        max: max.max(1),
+    }
+}
+
+/// Parameters of a graph with its subgraphs, for the summary.
+fn nodes(graph: &Graph) -> usize {
+    graph
+        .nodes
+        .iter()
+        .map(|node| 1 + node.subgraphs().map(nodes).sum::<usize>())
+        .sum()
+}

@@ -1,0 +1,149 @@
+use std::path::{Path, PathBuf};
+
+use comfy_table::{CellAlignment, Table, presets};
+use edgeopt_models::Bytes;
+use edgeopt_models::bundle::OutputAccuracy;
+use edgeopt_optimizer::build::{Candidate, Latency, Score};
+use serde::Serialize;
+
+use super::nodes;
+use crate::screen::GOOD;
+
+/// What a build shows at its end.
+#[derive(Serialize)]
+pub(super) struct Summary {
+    bundle: PathBuf,
+    size: Bytes,
+    candidates: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    precision: String,
+    nodes: usize,
+    weights: Bytes,
+    outputs: Vec<OutputAccuracy>,
+    score: Option<Score>,
+    latency: Option<Latency>,
+    float_layers: Vec<String>,
+}
+
+impl Summary {
+    pub(super) fn new(bundle: &Path, candidates: &[Candidate]) -> anyhow::Result<Self> {
+        Ok(Self {
+            bundle: bundle.into(),
+            size: Bytes(std::fs::metadata(bundle)?.len()),
+            candidates: candidates
+                .iter()
+                .map(|candidate| Row {
+                    precision: candidate.precision.to_string(),
+                    nodes: nodes(&candidate.model.graph),
+                    weights: candidate.weights(),
+                    outputs: candidate.outputs.clone(),
+                    score: candidate.score.clone(),
+                    latency: candidate.latency,
+                    float_layers: candidate
+                        .kept
+                        .iter()
+                        .map(|kept| format!("{} {:?}: {}", kept.op, kept.node, kept.reason))
+                        .collect(),
+                })
+                .collect(),
+        })
+    }
+}
+
+pub(super) fn show(summary: &Summary) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    let metric = summary
+        .candidates
+        .iter()
+        .find_map(|row| row.score.as_ref())
+        .map(|score| score.metric.clone());
+    let mut header = vec![
+        "".to_owned(),
+        "weights".into(),
+        "nodes".into(),
+        "SQNR dB".into(),
+        "cosine".into(),
+    ];
+    header.extend(metric.clone());
+    header.extend(["median ms".to_owned(), "p90 ms".into()]);
+    table.set_header(header);
+    for row in &summary.candidates {
+        let worst = row.outputs.iter().min_by(|a, b| a.sqnr_db.total_cmp(&b.sqnr_db));
+        let mut cells = vec![
+            row.precision.clone(),
+            row.weights.to_string(),
+            row.nodes.to_string(),
+            worst.map_or("–".into(), |output| format!("{:.1}", output.sqnr_db)),
+            worst.map_or("–".into(), |output| format!("{:.6}", output.cosine)),
+        ];
+        if metric.is_some() {
+            cells.push(
+                row.score
+                    .as_ref()
+                    .map_or("–".into(), |score| format!("{:.2} %", score.value * 100.0)),
+            );
+        }
+        cells.push(
+            row.latency
+                .map_or("–".into(), |latency| format!("{:.2}", latency.median_ms)),
+        );
+        cells.push(
+            row.latency
+                .map_or("–".into(), |latency| format!("{:.2}", latency.p90_ms)),
+        );
+        table.add_row(cells);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut text = format!("{table}\n");
+    if let Some(row) = summary.candidates.last()
+        && !row.float_layers.is_empty()
+    {
+        text.push_str(&format!(
+            "{} layers stay in float (all of them: --json)\n",
+            row.float_layers.len()
+        ));
+    }
+    text.push_str(&format!(
+        "{GOOD}wrote{GOOD:#} {} ({})\n",
+        summary.bundle.display(),
+        summary.size
+    ));
+    text
+}
+
+/// What a user must not overlook.
+pub(super) fn warnings(candidates: &[Candidate]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let (Some(float), Some(chosen)) = (candidates.first(), candidates.last()) else {
+        return warnings;
+    };
+    warnings.extend(chosen.notes.iter().cloned());
+    if chosen.samples == 0 {
+        warnings.push("nothing was compared: the accuracy of this bundle is unknown".into());
+    }
+    if let (Some(before), Some(after)) = (float.latency, chosen.latency)
+        && candidates.len() > 1
+        && after.median_ms > before.median_ms
+    {
+        warnings.push(format!(
+            "on this machine {} is slower than {}: {:.2} against {:.2} ms; measure on the device before choosing it",
+            chosen.precision, float.precision, after.median_ms, before.median_ms
+        ));
+    }
+    if let (Some(own), Some(original)) = (&chosen.score, &chosen.original_score) {
+        let drop = (original.value - own.value) * 100.0;
+        if drop > 1.0 {
+            warnings.push(format!(
+                "{} dropped by {drop:.2} points; see --min-sqnr",
+                own.metric
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,27 @@
+//! How images become inputs and outputs become results: by a preset's name or from a file.
+
+use std::path::Path;
+
+use anyhow::Context;
+use edgeopt_models::Model;
+use edgeopt_models::bundle::{Postprocessing, Preprocessing};
+use serde::Deserialize;
+
+/// The declarations a bundle's manifest carries about its data.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Task {
+    /// How images become inputs.
+    #[serde(default)]
+    pub(crate) preprocessing: Option<Preprocessing>,
+    /// How outputs become results.
+    #[serde(default)]
+    pub(crate) postprocessing: Postprocessing,
+}
+
+/// Reads the task called `text`: a JSON file if there is one of that name.
+pub(crate) fn read_task(text: &str, _model: &Model) -> anyhow::Result<Task> {
+    let path = Path::new(text);
+    let json = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&json).with_context(|| format!("{} is not a task", path.display()))
+}
