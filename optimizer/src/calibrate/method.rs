@@ -13,10 +13,10 @@ pub enum Method {
     /// This percentage of all values, such as 99.99.
     Percentile(f64),
     /// The range whose quantized distribution has the least Kullback–Leibler divergence from the observed one
-    /// (Migacz, "8-bit inference with TensorRT", GTC 2017).
-    #[default]
+    /// (Migacz, "8-bit inference with TensorRT", GTC 2017), among those whose squared error is not far from the least.
     Entropy,
     /// The range with the least mean squared error of rounding and clipping together.
+    #[default]
     Mse,
 }
 
@@ -24,6 +24,8 @@ pub enum Method {
 const LEVELS: f64 = 127.0;
 /// Linear bins the entropy method works on.
 const LINEAR_BINS: usize = 2048;
+/// How much larger than the least possible the squared error of a range chosen by entropy may be.
+const WORST_ERROR: f64 = 4.0;
 /// Quantization levels the entropy method compares with.
 const ENTROPY_LEVELS: usize = 128;
 
@@ -117,6 +119,9 @@ fn entropy(buckets: &[Bucket], cap: f64) -> f64 {
     if total <= 0.0 {
         return cap;
     }
+    // Divergence alone clips without mercy where a few values hold most of the mass (the background of an image):
+    // a range is considered only if its squared error stays near the least possible.
+    let most = WORST_ERROR * squared_error(buckets, least_squares(buckets, cap));
     let mut best = (f64::INFINITY, LINEAR_BINS);
     let mut kept = bins[..ENTROPY_LEVELS].iter().sum::<f64>();
     for end in ENTROPY_LEVELS..=LINEAR_BINS {
@@ -124,6 +129,10 @@ fn entropy(buckets: &[Bucket], cap: f64) -> f64 {
             kept += bins[end - 1];
         }
         if !(end - ENTROPY_LEVELS).is_multiple_of(8) {
+            continue;
+        }
+        let threshold = cap * end as f64 / LINEAR_BINS as f64;
+        if squared_error(buckets, threshold) > most {
             continue;
         }
         let divergence = divergence(&bins[..end], kept, total);
@@ -275,6 +284,15 @@ mod tests {
         tail.push(40.0);
         let threshold = Method::Entropy.threshold(&histogram(&tail), 40.0);
         assert!((2.0..8.0).contains(&threshold), "{threshold}");
+    }
+
+    #[test]
+    fn entropy_does_not_clip_a_digit_off_its_background() {
+        // Normalized pixels: four fifths background at one value, strokes spread far beyond it.
+        let mut values = vec![-0.42f32; 8000];
+        values.extend((0..2000).map(|i| -0.42 + 3.24 * (i as f32 / 2000.0)));
+        let threshold = Method::Entropy.threshold(&histogram(&values), 2.82);
+        assert!(threshold > 2.0, "{threshold}");
     }
 
     #[test]
