@@ -3,3 +3,4 @@
 pub mod ctc;
 pub mod postprocess;
 pub mod preprocess;
+pub mod presets;
