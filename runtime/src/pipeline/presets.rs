@@ -263,7 +263,9 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_names_there_are() {
-        let error = from_model("resnet", &recognizer(None, 5)).unwrap_err().to_string();
+        let error = from_model("resnet", &recognizer(None, 5))
+            .unwrap_err()
+            .to_string();
         for name in NAMES {
             assert!(error.contains(name), "{error}");
         }
