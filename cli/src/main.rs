@@ -47,6 +47,9 @@ struct Arguments {
 enum Command {
     Build(Box<commands::build::Arguments>),
     Inspect(commands::inspect::Arguments),
+    Run(commands::run::Arguments),
+    Bench(commands::bench::Arguments),
+    Compare(commands::compare::Arguments),
     Verify(commands::verify::Arguments),
     Sign(commands::sign::Arguments),
     Keygen(commands::keygen::Arguments),
@@ -72,6 +75,9 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Build(arguments) => commands::build::run(&arguments, &screen),
         Command::Inspect(arguments) => commands::inspect::run(&arguments, &screen),
+        Command::Run(arguments) => commands::run::run(&arguments, &screen),
+        Command::Bench(arguments) => commands::bench::run(&arguments, &screen),
+        Command::Compare(arguments) => commands::compare::run(&arguments, &screen),
         Command::Verify(arguments) => commands::verify::run(&arguments, &screen),
         Command::Sign(arguments) => commands::sign::run(&arguments, &screen),
         Command::Keygen(arguments) => commands::keygen::run(&arguments, &screen),

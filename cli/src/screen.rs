@@ -68,6 +68,23 @@ impl Screen {
         Ok(())
     }
 
+    /// Prints one of many results as soon as it is there: a line of JSON each, or text.
+    pub(crate) fn line<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> anyhow::Result<()> {
+        let mut out = anstream::stdout().lock();
+        if self.json {
+            serde_json::to_writer(&mut out, value)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}", text(value))?;
+        }
+        out.flush()?;
+        Ok(())
+    }
+
     /// Prints an error and a hint.
     pub(crate) fn error(&self, message: &str, hint: Option<&str>) {
         let mut out = anstream::stderr().lock();

@@ -1,9 +1,12 @@
 //! One file per command.
 
+pub(crate) mod bench;
 pub(crate) mod build;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod keygen;
+pub(crate) mod run;
 pub(crate) mod sign;
 pub(crate) mod task;
 pub(crate) mod verify;

@@ -7,6 +7,8 @@ use edgeopt_models::Model;
 use edgeopt_models::bundle::{Postprocessing, Preprocessing};
 use serde::Deserialize;
 
+use super::Given;
+
 /// The declarations a bundle's manifest carries about its data.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +19,20 @@ pub(crate) struct Task {
     /// How outputs become results.
     #[serde(default)]
     pub(crate) postprocessing: Postprocessing,
+}
+
+impl Task {
+    /// The task that was named, else the one the bundle declares, else none.
+    pub(crate) fn for_model(named: Option<&str>, given: &Given) -> anyhow::Result<Self> {
+        match (named, &given.manifest) {
+            (Some(named), _) => read_task(named, &given.model),
+            (None, Some(manifest)) => Ok(Self {
+                preprocessing: manifest.preprocessing.clone(),
+                postprocessing: manifest.postprocessing.clone(),
+            }),
+            (None, None) => Ok(Self::default()),
+        }
+    }
 }
 
 /// Reads the task called `text`: a JSON file if there is one of that name.

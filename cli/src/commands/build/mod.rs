@@ -108,7 +108,7 @@ enum PrecisionArgument {
     Int8,
 }
 
-fn parse_dim(text: &str) -> Result<(String, usize), String> {
+pub(crate) fn parse_dim(text: &str) -> Result<(String, usize), String> {
     let wrong = || format!("{text:?} is not NAME=LENGTH, such as N=1");
     let (name, length) = text.split_once('=').ok_or_else(wrong)?;
     let length = length
