@@ -10,9 +10,9 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Reads a text file with one label a line: `id,label`, `id<TAB>label` or `id label`. What follows the first
-    /// separator is the label, so that it can be a text with spaces. Empty lines and lines starting with `#` are
-    /// skipped.
+    /// Reads a text file with one label a line: `id<TAB>label`, `id,label` or `id label`, split at the first tab if the
+    /// line has one, else at the first comma or space. What follows is the label, so that it can be a text with spaces
+    /// and commas. Empty lines and lines starting with `#` are skipped.
     ///
     /// # Errors
     /// When a line has no label, or an id is given twice.
@@ -30,9 +30,8 @@ impl Labels {
             }
             let (id, label) = line
                 .split_once('\t')
-                .or_else(|| line.split_once(','))
-                .or_else(|| line.split_once(' '))
-                .ok_or_else(|| wrong("expected `id,label`, `id<TAB>label` or `id label`".into()))?;
+                .or_else(|| line.split_once([',', ' ']))
+                .ok_or_else(|| wrong("expected `id<TAB>label`, `id,label` or `id label`".into()))?;
             let id = id.trim().to_owned();
             if labels.by_id.insert(id.clone(), label.trim().to_owned()).is_some() {
                 return Err(wrong(format!("{id:?} has a label already")));

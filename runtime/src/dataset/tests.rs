@@ -68,14 +68,22 @@ fn a_folder_of_arrays_gives_one_sample_a_file_and_counts_the_others() {
         &folder.path().join("a.npz"),
         &[("y", &numbers(&[3])), ("x", &numbers(&[1, 2]))],
     );
-    std::fs::write(folder.path().join("labels.csv"), "a.npz,1\nb.npz,two words\n").unwrap();
+    std::fs::write(
+        folder.path().join("labels.csv"),
+        "a.npz,1\nb.npz two words, and more\nc.npz\tx y,z\n",
+    )
+    .unwrap();
     let data = Dataset::open(folder.path(), &[spec("x", &[2]), spec("y", &[3])], None, None).unwrap();
     assert_eq!((data.len(), data.ignored()), (2, 1));
     let sample = data.sample(0).unwrap();
     assert_eq!(sample.id, "a.npz");
     assert_eq!(sample.inputs, [numbers(&[1, 2]), numbers(&[1, 3])]);
     let labels = Labels::read(&folder.path().join("labels.csv")).unwrap();
-    assert_eq!((labels.len(), labels.get("b.npz")), (2, Some("two words")));
+    assert_eq!(
+        (labels.len(), labels.get("b.npz")),
+        (3, Some("two words, and more"))
+    );
+    assert_eq!(labels.get("c.npz"), Some("x y,z"));
 }
 
 #[test]
