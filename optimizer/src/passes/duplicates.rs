@@ -3,18 +3,7 @@ use std::collections::{HashMap, HashSet};
 use edgeopt_models::graph::Uses;
 use edgeopt_models::{Graph, Model, ValueName};
 
-use super::{Changes, Context, every_graph};
-
-/// Operators of which two nodes with equal inputs may give different results.
-const RANDOM: [&str; 7] = [
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-    "Dropout",
-];
+use super::{Changes, Context, RANDOM, every_graph};
 
 /// Makes one of standard, deterministic nodes that have the same operator, attributes and inputs.
 pub(super) fn merge(model: &mut Model, _: &Context) -> Changes {

@@ -30,7 +30,10 @@ pub struct Changes(pub usize);
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// A pass left a broken model behind: a defect of the pass, not of the model.
-    #[error("pass {pass:?} broke the model (please report this; the input is unchanged on disk): {source}")]
+    #[error(
+        "the pass {pass:?} left a model that is not valid any more: {source}. This is a defect of the pass; \
+         please report it together with the model, and do not use the model as it is now"
+    )]
     Broken {
         /// The pass.
         pass: &'static str,
@@ -67,7 +70,7 @@ pub fn run_pipeline(
     let mut totals: Vec<_> = PIPELINE.iter().map(|(name, _)| (*name, Changes(0))).collect();
     // An invalid input is not a pass's fault.
     let check = cfg!(debug_assertions) && validate(model).is_ok();
-    for _ in 0..MAX_ROUNDS {
+    for round in 1..=MAX_ROUNDS {
         let mut changed = false;
         for ((pass, run), (_, total)) in PIPELINE.iter().zip(&mut totals) {
             let changes = run(model, context);
@@ -80,9 +83,25 @@ pub fn run_pipeline(
         if !changed {
             break;
         }
+        if round == MAX_ROUNDS {
+            tracing::warn!(
+                "the passes still found something to do after {MAX_ROUNDS} rounds; more may be gained"
+            );
+        }
     }
     Ok(totals)
 }
+
+/// Operators that may give another result each time.
+const RANDOM: [&str; 7] = [
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
+    "Dropout",
+];
 
 /// Applies `edit` to the graph and all its subgraphs, and adds up the changes.
 fn every_graph(graph: &mut Graph, edit: &mut impl FnMut(&mut Graph) -> usize) -> usize {

@@ -181,3 +181,146 @@ fn transposed_weight_is_folded_and_dequantization_is_kept() {
     assert_eq!(folded.dims(), [3, 2]);
     assert_eq!(*folded.view::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
+
+/// Counts evaluations of the CPU backend.
+struct Counting(edgeopt_runtime::backends::cpu::CpuBackend, std::cell::Cell<usize>);
+
+impl Counting {
+    fn new() -> Self {
+        Self(
+            edgeopt_runtime::backends::cpu::CpuBackend::new().unwrap(),
+            std::cell::Cell::new(0),
+        )
+    }
+}
+
+impl super::Evaluator for Counting {
+    fn evaluate(&self, model: &Model) -> Result<Vec<Tensor>, String> {
+        self.1.set(self.1.get() + 1);
+        super::BackendEvaluator(&self.0).evaluate(model)
+    }
+}
+
+fn folded(mut model: Model) -> (Model, Vec<String>, usize) {
+    let evaluator = Counting::new();
+    let context = Context {
+        evaluator: Some(&evaluator),
+        ..Context::default()
+    };
+    run_pipeline(&mut model, &context).unwrap();
+    let ops = model
+        .graph
+        .nodes
+        .iter()
+        .map(|node| node.op_type.clone())
+        .collect();
+    (model, ops, evaluator.1.get())
+}
+
+#[test]
+fn constants_of_several_levels_are_computed_at_once() {
+    let mut nodes = vec![Node::new("Neg", "n0", ["one"], ["v0"])];
+    for level in 0..20 {
+        nodes.push(Node::new(
+            "Add",
+            &format!("n{}", level + 1),
+            [format!("v{level}"), "one".into()],
+            [format!("v{}", level + 1)],
+        ));
+    }
+    nodes.push(Node::new("Mul", "m", ["x", "v20"], ["y"]));
+    let (model, ops, evaluations) = folded(model(nodes, &["y"], vec![("one", Tensor::scalar(1f32))]));
+    assert_eq!((ops, evaluations), (vec!["Mul".to_owned()], 1));
+    assert_eq!(*model.graph.initializers["v20"].view::<f32>().unwrap(), [19.0]);
+    assert_eq!(model.graph.initializers.len(), 1);
+}
+
+#[test]
+fn a_constant_that_cannot_be_computed_leaves_the_others() {
+    let nodes = vec![
+        Node::new("Neg", "good", ["two"], ["a"]),
+        Node::new("Reshape", "bad", ["two", "five"], ["b"]),
+        Node::new("Sqrt", "better", ["two"], ["c"]),
+        Node::new("Mul", "m", ["x", "a"], ["d"]),
+        Node::new("Add", "n", ["d", "b"], ["e"]),
+        Node::new("Add", "o", ["e", "c"], ["y"]),
+    ];
+    let constants = vec![
+        ("two", Tensor::vector(&[4f32])),
+        ("five", Tensor::vector(&[5i64])),
+    ];
+    let (model, ops, _) = folded(model(nodes, &["y"], constants));
+    assert_eq!(ops, ["Reshape", "Mul", "Add", "Add"]);
+    assert_eq!(*model.graph.initializers["c"].view::<f32>().unwrap(), [2.0]);
+}
+
+#[test]
+fn a_constant_result_keeps_the_name_of_its_output() {
+    let nodes = vec![
+        Node::new("Neg", "n", ["one"], ["y"]),
+        Node::new("Mul", "m", ["x", "y"], ["z"]),
+    ];
+    let (model, ops, _) = folded(model(nodes, &["y", "z"], vec![("one", Tensor::scalar(1f32))]));
+    assert_eq!(ops, ["Constant", "Mul"]);
+    assert_eq!(model.graph.outputs[0].name, "y");
+    assert_eq!(model.graph.outputs[0].ty.dtype(), Some(DataType::Float32));
+}
+
+#[test]
+fn what_would_grow_beyond_the_limit_stays() {
+    let fill = |side: i64| {
+        let nodes = vec![
+            Node::new("Neg", "n", ["minus"], ["sides"]),
+            Node::new("ConstantOfShape", "c", ["sides"], ["big"]),
+            Node::new("Add", "a", ["x", "big"], ["y"]),
+        ];
+        let minus = Tensor::vector(&[-side, -side]);
+        folded(model(nodes, &["y"], vec![("minus", minus)])).1
+    };
+    assert_eq!(fill(1024), ["ConstantOfShape", "Add"]);
+    assert_eq!(fill(100_000_000), ["ConstantOfShape", "Add"]);
+    assert_eq!(fill(64), ["Add"]);
+    let random = Node::new("RandomNormalLike", "r", ["one"], ["noise"]);
+    let nodes = vec![random, Node::new("Add", "a", ["x", "noise"], ["y"])];
+    let (_, ops, evaluations) = folded(model(nodes, &["y"], vec![("one", Tensor::scalar(1f32))]));
+    assert_eq!((ops.len(), evaluations), (2, 0));
+}
+
+#[test]
+fn branches_are_folded_with_the_constants_around_them() {
+    let branch = |name: &str, op: &str| Graph {
+        name: name.into(),
+        nodes: vec![
+            Node::new(op, &format!("{name}_op"), ["one"], [format!("{name}_c")]),
+            Node::new(
+                "Add",
+                &format!("{name}_add"),
+                ["x", &format!("{name}_c")],
+                [format!("{name}_y")],
+            ),
+        ],
+        outputs: vec![ValueInfo::tensor(
+            format!("{name}_y"),
+            DataType::Float32,
+            Shape::default(),
+        )],
+        ..Graph::default()
+    };
+    let node = Node::new("If", "if", ["cond"], ["y"])
+        .with("then_branch", branch("t", "Neg"))
+        .with("else_branch", branch("e", "Exp"));
+    let mut model = model(vec![node], &["y"], vec![("one", Tensor::scalar(1f32))]);
+    model
+        .graph
+        .inputs
+        .push(ValueInfo::tensor("cond", DataType::Bool, Shape::default()));
+    let (model, _, _) = folded(model);
+    let graphs: Vec<&Graph> = model.graph.nodes[0].subgraphs().collect();
+    assert!(
+        graphs
+            .iter()
+            .all(|graph| graph.nodes.len() == 1 && graph.initializers.len() == 1)
+    );
+    assert_eq!(*graphs[1].initializers["t_c"].view::<f32>().unwrap(), [-1.0]);
+    assert!(model.graph.initializers.is_empty());
+}
