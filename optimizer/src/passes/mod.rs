@@ -4,6 +4,7 @@ mod batch_norm;
 mod constants;
 mod dead_code;
 mod duplicates;
+mod equal_constants;
 mod folding;
 mod identities;
 
@@ -52,6 +53,7 @@ pub const PIPELINE: &[Pass] = &[
     ("constant-folding", folding::fold),
     ("identities", identities::remove),
     ("conv-batch-norm", batch_norm::fold),
+    ("equal-constants", equal_constants::merge),
     ("duplicates", duplicates::merge),
     ("dead-code", dead_code::remove),
 ];

@@ -49,22 +49,22 @@ fn shared_weight_of_two_normalized_convolutions_is_copied() {
         Node::new("Conv", "c1", ["x", "w"], ["a"]),
         norm("n1", "a", "y"),
         Node::new("Conv", "c2", ["x", "w"], ["c"]).with("strides", [2, 2]),
-        norm("n2", "c", "z"),
+        Node::new("BatchNormalization", "n2", ["c", "b", "b", "m", "v"], ["z"]).with("epsilon", 0.0),
     ];
     let weight = Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
     let (model, ops) = ops(model(nodes, &["y", "z"], parameters(weight)));
     assert_eq!(ops, ["Conv", "Conv"]);
-    for node in &model.graph.nodes {
+    let expected = [([1.5, 40.0], [-2.0, -2.0]), ([0.5, 20.0], [0.0, 0.0])];
+    for (node, (weight, bias)) in model.graph.nodes.iter().zip(expected) {
         let values = |i: usize| {
             model.graph.initializers[&*node.inputs[i]]
                 .view::<f32>()
                 .unwrap()
                 .into_owned()
         };
-        assert_eq!(values(1), [1.5, 40.0]);
-        assert_eq!(values(2), [-2.0, -2.0]);
+        assert_eq!(values(1), weight);
+        assert_eq!(values(2), bias);
     }
-    assert_ne!(model.graph.nodes[0].inputs[1], model.graph.nodes[1].inputs[1]);
     assert!(!model.graph.initializers.contains_key("w"));
 }
 
@@ -323,4 +323,25 @@ fn branches_are_folded_with_the_constants_around_them() {
     );
     assert_eq!(*graphs[1].initializers["t_c"].view::<f32>().unwrap(), [-1.0]);
     assert!(model.graph.initializers.is_empty());
+}
+
+#[test]
+fn equal_constants_become_one_by_bits_type_and_shape() {
+    let nodes = ["a", "b", "c", "d", "e"]
+        .iter()
+        .enumerate()
+        .map(|(i, name)| Node::new("Add", name, ["x", *name], [format!("y{i}")]))
+        .collect();
+    let constants = vec![
+        ("a", Tensor::vector(&[0f32, 1.0])),
+        ("b", Tensor::vector(&[0f32, 1.0])),
+        ("c", Tensor::vector(&[-0f32, 1.0])),
+        ("d", Tensor::new(&[1, 2], &[0f32, 1.0]).unwrap()),
+        ("e", Tensor::vector(&[0i32, 1_065_353_216])),
+    ];
+    let outputs = ["y0", "y1", "y2", "y3", "y4"];
+    let (model, _) = ops(model(nodes, &outputs, constants));
+    let reads: Vec<&str> = model.graph.nodes.iter().map(|node| &*node.inputs[1]).collect();
+    assert_eq!(reads, ["a", "a", "c", "d", "e"]);
+    assert_eq!(model.graph.initializers.len(), 4);
 }
