@@ -167,3 +167,29 @@ fn names_become_unique_and_nodes_sorted() {
         "{error}"
     );
 }
+
+#[test]
+fn lengths_called_question_mark_are_unknown_not_equal() {
+    use edgeopt_models::Dim;
+    use onnx_protobuf::tensor_shape_proto::{Dimension, dimension};
+    use onnx_protobuf::{TensorShapeProto, TypeProto, type_proto};
+    let dim = |name: &str| Dimension {
+        value: Some(dimension::Value::DimParam(name.into())),
+        ..Default::default()
+    };
+    let mut ty = TypeProto::new();
+    ty.value = Some(type_proto::Value::TensorType(type_proto::Tensor {
+        elem_type: 1,
+        shape: Some(TensorShapeProto {
+            dim: vec![dim("?"), dim("N"), dim("?")],
+            ..Default::default()
+        })
+        .into(),
+        ..Default::default()
+    }));
+    let mut proto = small(8);
+    proto.graph.as_mut().unwrap().input[0].type_ = Some(ty).into();
+    let model = read_bytes(&proto.write_to_bytes().unwrap()).unwrap();
+    let shape = model.graph.inputs[0].ty.shape().unwrap();
+    assert_eq!(shape.0, [Dim::Unknown, Dim::from("N"), Dim::Unknown]);
+}

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use edgeopt_models::{DataType, Model, Tensor, ValueType, graph::validate::validate, onnx};
-use edgeopt_optimizer::passes::{Context, run_pipeline};
+use edgeopt_optimizer::passes::{BackendEvaluator, Context, run_pipeline};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 use edgeopt_tests::bare_ort::BareRuntime;
@@ -165,7 +165,12 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
                     let ours =
                         read_check_rewrite(file).and_then(|model| through_backend(&backend, &model, &case));
                     let optimized = read_check_rewrite(file).and_then(|mut model| {
-                        run_pipeline(&mut model, &Context::default()).map_err(|error| error.to_string())?;
+                        let evaluator = BackendEvaluator(&backend);
+                        let context = Context {
+                            evaluator: Some(&evaluator),
+                            fold_overridable: false,
+                        };
+                        run_pipeline(&mut model, &context).map_err(|error| error.to_string())?;
                         through_backend(&backend, &model, &case)
                     });
                     let mut totals = totals.lock().unwrap();

@@ -58,7 +58,8 @@ fn read_type(proto: Option<&TypeProto>) -> ValueType {
 fn read_shape(proto: &TensorShapeProto) -> Shape {
     let dim = |dim: &Dimension| match &dim.value {
         Some(dimension::Value::DimValue(n)) => usize::try_from(*n).map_or(Dim::Unknown, Dim::Known),
-        Some(dimension::Value::DimParam(name)) if !name.is_empty() => Dim::from(name.as_str()),
+        // Some exporters write "?" for every length they do not know; those are not all the same.
+        Some(dimension::Value::DimParam(name)) if !name.is_empty() && name != "?" => Dim::from(name.as_str()),
         _ => Dim::Unknown,
     };
     proto.dim.iter().map(dim).collect()
