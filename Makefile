@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test check bench fetch-test clean
+.PHONY: help text-images demo test check bench fetch-test clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,6 +22,10 @@ check: ## formatting, lints, documentation, licences and advisories
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories were not checked"; fi
+
+text-images: ## lines of text to calibrate and test a text recognizer with, into out/text
+	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/calibration --seed 1 --count 200
+	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/heldout --seed 2 --count 500
 
 clean: ## removes build outputs, keeps what was fetched
 	$(CARGO) clean
