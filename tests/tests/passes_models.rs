@@ -39,6 +39,20 @@ impl Numbers {
         let count = dims.iter().product();
         let mut fraction = || self.next() as f32 / (1u32 << 30) as f32 - 1.0;
         match dtype {
+            // An image: noise all over would drive these networks to where they are all but discontinuous.
+            DataType::Float32 if dims.len() == 4 => {
+                let wave = |index: usize| {
+                    let (x, y) = (index % dims[3], index / dims[3]);
+                    ((x as f32 / 9.0).sin() + (y as f32 / 7.0).cos()) / 2.0
+                };
+                Tensor::new(
+                    dims,
+                    &(0..count)
+                        .map(|i| 0.9 * wave(i) + 0.1 * fraction())
+                        .collect::<Vec<_>>(),
+                )
+                .unwrap()
+            }
             DataType::Float32 => {
                 Tensor::new(dims, &(0..count).map(|_| fraction()).collect::<Vec<_>>()).unwrap()
             }

@@ -1,5 +1,6 @@
 //! Rewrites that keep what a model computes: one ordered list, run until nothing changes.
 
+mod affine;
 mod batch_norm;
 mod constants;
 mod dead_code;
@@ -7,6 +8,8 @@ mod duplicates;
 mod equal_constants;
 mod folding;
 mod identities;
+mod known_rank;
+mod weighted_affine;
 
 pub use folding::{BackendEvaluator, Evaluator};
 
@@ -52,7 +55,8 @@ pub const PIPELINE: &[Pass] = &[
     ("constant-nodes", constants::constant_nodes),
     ("constant-folding", folding::fold),
     ("identities", identities::remove),
-    ("conv-batch-norm", batch_norm::fold),
+    ("weighted-affine", weighted_affine::fold),
+    ("batch-norm", batch_norm::split),
     ("equal-constants", equal_constants::merge),
     ("duplicates", duplicates::merge),
     ("dead-code", dead_code::remove),

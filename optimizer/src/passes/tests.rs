@@ -1,9 +1,16 @@
-use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
+use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo, ValueType};
 
 use super::{Context, run_pipeline};
 
 fn model(nodes: Vec<Node>, outputs: &[&str], constants: Vec<(&str, Tensor)>) -> Model {
-    let float = |name: &str| ValueInfo::tensor(name, DataType::Float32, Shape::default());
+    let float = |name: &str| ValueInfo {
+        name: name.into(),
+        ty: ValueType::Tensor {
+            dtype: DataType::Float32,
+            shape: None,
+        },
+        extra: None,
+    };
     let mut graph = Graph {
         name: "g".into(),
         nodes,
@@ -85,7 +92,7 @@ fn convolution_that_is_a_graph_output_keeps_its_normalization_apart() {
     let nodes = vec![Node::new("Conv", "c", ["x", "w"], ["a"]), norm("n", "a", "y")];
     assert_eq!(
         ops(model(nodes, &["a", "y"], parameters(weight))).1,
-        ["Conv", "BatchNormalization"]
+        ["Conv", "Mul", "Add"]
     );
 }
 
@@ -136,7 +143,7 @@ fn overridable_initializers_are_constants_only_on_request() {
     ));
     let mut fixed = kept.clone();
     run_pipeline(&mut kept, &Context::default()).unwrap();
-    assert_eq!((kept.graph.nodes.len(), kept.graph.inputs.len()), (2, 2));
+    assert_eq!((kept.graph.nodes.len(), kept.graph.inputs.len()), (3, 2));
     run_pipeline(
         &mut fixed,
         &Context {
@@ -344,4 +351,78 @@ fn equal_constants_become_one_by_bits_type_and_shape() {
     let reads: Vec<&str> = model.graph.nodes.iter().map(|node| &*node.inputs[1]).collect();
     assert_eq!(reads, ["a", "a", "c", "d", "e"]);
     assert_eq!(model.graph.initializers.len(), 4);
+}
+
+#[test]
+fn constants_along_the_channel_axis_go_into_the_convolution() {
+    // Two output channels, and any width.
+    let weight = || Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
+    let pair = |dims: &[usize]| Tensor::new(dims, &[2f32, 4.0]).unwrap();
+    let cases: [(&str, bool, Tensor, Option<([f32; 2], [f32; 2])>); 10] = [
+        ("Mul", false, pair(&[2, 1, 1]), Some(([2.0, 40.0], [0.0, 0.0]))),
+        ("Mul", true, pair(&[1, 2, 1, 1]), Some(([2.0, 40.0], [0.0, 0.0]))),
+        ("Add", false, pair(&[1, 2, 1, 1]), Some(([1.0, 10.0], [2.0, 4.0]))),
+        ("Sub", false, pair(&[2, 1, 1]), Some(([1.0, 10.0], [-2.0, -4.0]))),
+        ("Sub", true, pair(&[2, 1, 1]), Some(([-1.0, -10.0], [2.0, 4.0]))),
+        ("Div", false, Tensor::scalar(2f32), Some(([0.5, 5.0], [0.0, 0.0]))),
+        ("Div", true, Tensor::scalar(2f32), None),
+        ("Div", false, Tensor::scalar(0f32), None),
+        // As wide as there are channels: this is the width.
+        ("Mul", false, pair(&[1, 1, 1, 2]), None),
+        ("Add", false, pair(&[1, 1, 2, 1, 1]), None),
+    ];
+    for (op, constant_first, constant, expected) in cases {
+        let inputs = if constant_first { ["k", "a"] } else { ["a", "k"] };
+        let nodes = vec![
+            Node::new("Conv", "c", ["x", "w"], ["a"]),
+            Node::new(op, "op", inputs, ["y"]),
+        ];
+        let shown = format!("{op} {constant:?}");
+        let (model, ops) = ops(model(nodes, &["y"], vec![("w", weight()), ("k", constant)]));
+        let Some((weight, bias)) = expected else {
+            assert_eq!(ops, ["Conv", op], "{shown}");
+            continue;
+        };
+        assert_eq!(ops, ["Conv"], "{shown}");
+        let node = &model.graph.nodes[0];
+        let values = |i: usize| {
+            model.graph.initializers[&*node.inputs[i]]
+                .to_f32()
+                .unwrap()
+                .into_owned()
+        };
+        assert_eq!(
+            (values(1), values(2)),
+            (weight.to_vec(), bias.to_vec()),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn gemm_takes_in_factors_of_its_columns() {
+    let nodes = vec![
+        Node::new("Gemm", "g", ["x", "w", "c"], ["a"])
+            .with("transB", 1)
+            .with("beta", 0.5),
+        Node::new("Mul", "m", ["a", "k"], ["b"]),
+        Node::new("Add", "n", ["b", "one"], ["y"]),
+    ];
+    let constants = vec![
+        ("w", Tensor::new(&[2, 1], &[1f32, 10.0]).unwrap()),
+        ("c", Tensor::new(&[1, 2], &[2f32, 4.0]).unwrap()),
+        ("k", Tensor::vector(&[3f32, 5.0])),
+        ("one", Tensor::scalar(1f32)),
+    ];
+    let (model, ops) = ops(model(nodes, &["y"], constants));
+    assert_eq!(ops, ["Gemm"]);
+    let node = &model.graph.nodes[0];
+    let values = |i: usize| {
+        model.graph.initializers[&*node.inputs[i]]
+            .to_f32()
+            .unwrap()
+            .into_owned()
+    };
+    assert_eq!((values(1), values(2)), (vec![3.0, 50.0], vec![4.0, 11.0]));
+    assert_eq!(node.float("beta"), Some(1.0));
 }
