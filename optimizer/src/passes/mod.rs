@@ -8,7 +8,10 @@ mod duplicates;
 mod equal_constants;
 mod folding;
 mod identities;
+mod integers;
 mod known_rank;
+mod layer_norm;
+mod optional_outputs;
 mod weighted_affine;
 
 pub use folding::{BackendEvaluator, Evaluator};
@@ -54,9 +57,11 @@ pub const PIPELINE: &[Pass] = &[
     ("fixed-initializers", constants::fix_initializers),
     ("constant-nodes", constants::constant_nodes),
     ("constant-folding", folding::fold),
+    ("optional-outputs", optional_outputs::drop_unread),
     ("identities", identities::remove),
     ("weighted-affine", weighted_affine::fold),
     ("batch-norm", batch_norm::split),
+    ("layer-norm", layer_norm::fuse),
     ("equal-constants", equal_constants::merge),
     ("duplicates", duplicates::merge),
     ("dead-code", dead_code::remove),
