@@ -3,13 +3,13 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help text-images demo test check bench fetch-test clean
+.PHONY: help text-images minilm demo test check bench fetch-test clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
 
 fetch-test: ## what the tests need beside the code, into .cache/
-	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika
+	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika minilm
 
 test: fetch-test ## builds and runs every test that needs no GPU
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
@@ -26,6 +26,10 @@ check: ## formatting, lints, documentation, licences and advisories
 text-images: ## lines of text to calibrate and test a text recognizer with, into out/text
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/calibration --seed 1 --count 200
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/heldout --seed 2 --count 500
+
+minilm: ## a real sentence encoder as ONNX with sentences to calibrate and test it, into out/minilm
+	$(FETCH) minilm
+	$(CARGO) run --quiet -p edgeopt-tests --bin make-minilm -- --out out/minilm
 
 clean: ## removes build outputs, keeps what was fetched
 	$(CARGO) clean

@@ -1,8 +1,11 @@
 //! End-to-end tests, conformance suites and benchmarks.
 //!
 //! [`bare_ort`] is the peer of the CPU backend: ONNX Runtime through its C API and nothing else. [`nets`] builds
-//! well-known networks with seeded random weights. [`text_images`] writes lines of text as images.
+//! well-known networks with seeded random weights. [`text_images`] writes lines of text as
+//! images; [`sentences`] makes a sentence encoder and its input from trained weights.
 
 pub mod bare_ort;
 pub mod nets;
+mod random;
+pub mod sentences;
 pub mod text_images;

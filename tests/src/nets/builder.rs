@@ -1,7 +1,7 @@
 use edgeopt_models::{Attribute, DataType, Dim, Graph, Model, Node, Shape, Tensor, ValueInfo, ValueName};
 
 /// Builds a graph layer by layer; every method returns the name of its output.
-pub(super) struct Builder {
+pub(crate) struct Builder {
     graph: Graph,
     state: u64,
     count: usize,
@@ -9,16 +9,16 @@ pub(super) struct Builder {
 
 /// How a convolution is laid out.
 #[derive(Clone, Copy)]
-pub(super) struct Conv {
-    pub(super) input: usize,
-    pub(super) output: usize,
-    pub(super) kernel: usize,
-    pub(super) stride: usize,
-    pub(super) groups: usize,
+pub(crate) struct Conv {
+    pub(crate) input: usize,
+    pub(crate) output: usize,
+    pub(crate) kernel: usize,
+    pub(crate) stride: usize,
+    pub(crate) groups: usize,
 }
 
 impl Conv {
-    pub(super) fn new(input: usize, output: usize, kernel: usize) -> Self {
+    pub(crate) fn new(input: usize, output: usize, kernel: usize) -> Self {
         Self {
             input,
             output,
@@ -28,11 +28,11 @@ impl Conv {
         }
     }
 
-    pub(super) fn stride(self, stride: usize) -> Self {
+    pub(crate) fn stride(self, stride: usize) -> Self {
         Self { stride, ..self }
     }
 
-    pub(super) fn depthwise(self) -> Self {
+    pub(crate) fn depthwise(self) -> Self {
         Self {
             groups: self.input,
             ..self
@@ -41,7 +41,7 @@ impl Conv {
 }
 
 impl Builder {
-    pub(super) fn new(name: &str, seed: u64) -> Self {
+    pub(crate) fn new(name: &str, seed: u64) -> Self {
         let graph = Graph {
             name: name.to_owned(),
             ..Graph::default()
@@ -53,7 +53,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn image_input(&mut self, channels: usize, side: usize) -> ValueName {
+    pub(crate) fn image_input(&mut self, channels: usize, side: usize) -> ValueName {
         let shape: Shape = [Dim::from("N"), channels.into(), side.into(), side.into()]
             .into_iter()
             .collect();
@@ -63,12 +63,13 @@ impl Builder {
         "images".into()
     }
 
-    pub(super) fn token_input(&mut self, name: &str, length: usize) -> ValueName {
-        let shape: Shape = [Dim::from("N"), length.into()].into_iter().collect();
-        self.graph
-            .inputs
-            .push(ValueInfo::tensor(name, DataType::Int64, shape));
+    pub(crate) fn input(&mut self, name: &str, dtype: DataType, shape: Shape) -> ValueName {
+        self.graph.inputs.push(ValueInfo::tensor(name, dtype, shape));
         name.into()
+    }
+
+    pub(crate) fn token_input(&mut self, name: &str, length: usize) -> ValueName {
+        self.input(name, DataType::Int64, batched(&[length]))
     }
 
     /// Uniform in 0..1 (xorshift64*).
@@ -86,28 +87,28 @@ impl Builder {
             .collect()
     }
 
-    pub(super) fn constant(&mut self, hint: &str, tensor: Tensor) -> ValueName {
+    pub(crate) fn constant(&mut self, hint: &str, tensor: Tensor) -> ValueName {
         self.count += 1;
         let name: ValueName = format!("{hint}_{}", self.count).into();
         self.graph.add_initializer(name.clone(), tensor);
         name
     }
 
-    pub(super) fn weights(&mut self, hint: &str, dims: &[usize], deviation: f32) -> ValueName {
+    pub(crate) fn weights(&mut self, hint: &str, dims: &[usize], deviation: f32) -> ValueName {
         let values = self.values(dims.iter().product(), deviation);
         let tensor = Tensor::new(dims, &values).expect("as many values as the shape asks for");
         self.constant(hint, tensor)
     }
 
-    pub(super) fn ints(&mut self, hint: &str, values: &[i64]) -> ValueName {
+    pub(crate) fn ints(&mut self, hint: &str, values: &[i64]) -> ValueName {
         self.constant(hint, Tensor::vector(values))
     }
 
-    pub(super) fn scalar(&mut self, hint: &str, value: f32) -> ValueName {
+    pub(crate) fn scalar(&mut self, hint: &str, value: f32) -> ValueName {
         self.constant(hint, Tensor::scalar(value))
     }
 
-    pub(super) fn op(
+    pub(crate) fn op(
         &mut self,
         op: &str,
         inputs: &[&ValueName],
@@ -116,7 +117,7 @@ impl Builder {
         self.op_many(op, inputs, attributes, 1).remove(0)
     }
 
-    pub(super) fn op_many(
+    pub(crate) fn op_many(
         &mut self,
         op: &str,
         inputs: &[&ValueName],
@@ -135,7 +136,7 @@ impl Builder {
     }
 
     /// Convolution with "same" padding and no bias; weights as Kaiming (fan in) has them.
-    pub(super) fn conv(&mut self, x: &ValueName, conv: Conv) -> ValueName {
+    pub(crate) fn conv(&mut self, x: &ValueName, conv: Conv) -> ValueName {
         let fan_in = conv.input / conv.groups * conv.kernel * conv.kernel;
         let dims = [conv.output, conv.input / conv.groups, conv.kernel, conv.kernel];
         let weight = self.weights("weight", &dims, (2.0 / fan_in as f32).sqrt());
@@ -143,7 +144,7 @@ impl Builder {
     }
 
     /// Convolution with a bias.
-    pub(super) fn conv_bias(&mut self, x: &ValueName, conv: Conv) -> ValueName {
+    pub(crate) fn conv_bias(&mut self, x: &ValueName, conv: Conv) -> ValueName {
         let fan_in = conv.input / conv.groups * conv.kernel * conv.kernel;
         let dims = [conv.output, conv.input / conv.groups, conv.kernel, conv.kernel];
         let weight = self.weights("weight", &dims, (2.0 / fan_in as f32).sqrt());
@@ -152,7 +153,7 @@ impl Builder {
     }
 
     /// BatchNormalization with statistics near those of a trained net; `scale` damps residual branches.
-    pub(super) fn batch_norm(&mut self, x: &ValueName, channels: usize, scale: f32) -> ValueName {
+    pub(crate) fn batch_norm(&mut self, x: &ValueName, channels: usize, scale: f32) -> ValueName {
         let gain = self.constant("bn_scale", filled(channels, scale));
         let bias = self.constant("bn_bias", filled(channels, 0.0));
         let mean = self.weights("bn_mean", &[channels], 0.1);
@@ -165,14 +166,14 @@ impl Builder {
         )
     }
 
-    pub(super) fn gemm(&mut self, x: &ValueName, input: usize, output: usize) -> ValueName {
+    pub(crate) fn gemm(&mut self, x: &ValueName, input: usize, output: usize) -> ValueName {
         let weight = self.weights("weight", &[output, input], (1.0 / input as f32).sqrt());
         let bias = self.weights("bias", &[output], 0.1);
         self.op("Gemm", &[x, &weight, &bias], &[("transB", 1i64.into())])
     }
 
     /// Names the result `name` and finishes the model at opset 17.
-    pub(super) fn finish(mut self, outputs: &[(&ValueName, &str, Shape)]) -> Model {
+    pub(crate) fn finish(mut self, outputs: &[(&ValueName, &str, Shape)]) -> Model {
         for (value, name, shape) in outputs {
             let node = Node::new("Identity", name, [(*value).clone()], [*name]);
             self.graph.nodes.push(node);
@@ -201,7 +202,7 @@ fn filled(count: usize, value: f32) -> Tensor {
 }
 
 /// A shape whose first length is the batch.
-pub(super) fn batched(rest: &[usize]) -> Shape {
+pub(crate) fn batched(rest: &[usize]) -> Shape {
     std::iter::once(Dim::from("N"))
         .chain(rest.iter().copied().map(Dim::Known))
         .collect()

@@ -1,7 +1,7 @@
 //! Well-known networks with seeded random weights, for benchmarks and for tests of shapes, memory and speed: the
 //! layers and sizes are the published ones, the numbers mean nothing.
 
-mod builder;
+pub(crate) mod builder;
 mod minilm;
 mod mobilenet_v2;
 mod resnet50;

@@ -3,17 +3,17 @@
 
 mod fonts;
 mod ink;
-mod random;
 mod wear;
 mod wording;
 mod words;
 
 use image::RgbImage;
 
+use crate::random::Random;
+
 pub use fonts::{Typeface, find};
 
 use ink::Ink;
-use random::Random;
 pub use wear::Condition;
 use wear::Wear;
 
@@ -34,8 +34,7 @@ pub fn line(seed: u64, number: usize, fonts: &[Typeface], condition: Condition) 
     let face = fonts
         .get(number % fonts.len().max(1))
         .ok_or_else(|| anyhow::anyhow!("there is no font to write with"))?;
-    // Far apart, so that the lines' sequences do not overlap.
-    let mut random = Random::new(seed ^ (number as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95));
+    let mut random = Random::of(seed, number);
     let text = wording::line(&mut random);
     let size = random.between(24.0, 40.0);
     let margin = random.between(2.0, 5.0);
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn without_fonts_the_error_says_where_it_looked() {
         let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bin"));
-        let error = find(&[folder.clone()]).err().unwrap().to_string();
+        let error = find(std::slice::from_ref(&folder)).err().unwrap().to_string();
         assert!(error.contains(&folder.display().to_string()), "{error}");
         assert!(line(1, 0, &[], Condition::Clean).is_err());
     }

@@ -1,7 +1,7 @@
 use image::{Rgb, RgbImage};
 
 use super::ink::Ink;
-use super::random::Random;
+use crate::random::Random;
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

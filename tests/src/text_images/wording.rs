@@ -1,5 +1,5 @@
-use super::random::Random;
 use super::words::WORDS;
+use crate::random::Random;
 
 /// The text of one line: words in one of three cases, now and then a number, a price, a date or a code. At most 28
 /// characters, printable ASCII, single spaces.

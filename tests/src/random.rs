@@ -1,9 +1,14 @@
 /// Seeded random numbers: SplitMix64 (Steele, Lea, Flood 2014), whose sequence no dependency's update changes.
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// The numbers for one item of a series; those of different items are unrelated.
+    pub(crate) fn of(seed: u64, item: usize) -> Self {
+        Self::new(seed ^ (item as u64 + 1).wrapping_mul(0xd134_2543_de82_ef95))
     }
 
     fn next(&mut self) -> u64 {
@@ -15,32 +20,32 @@ impl Random {
     }
 
     /// Uniform in 0..1.
-    pub(super) fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }
 
     /// Uniform in low..high.
-    pub(super) fn between(&mut self, low: f32, high: f32) -> f32 {
+    pub(crate) fn between(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * self.unit()
     }
 
     /// Uniform in 0..count; 0 if that is empty.
-    pub(super) fn below(&mut self, count: usize) -> usize {
+    pub(crate) fn below(&mut self, count: usize) -> usize {
         (self.next() % count.max(1) as u64) as usize
     }
 
     /// One of them.
-    pub(super) fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
+    pub(crate) fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len()))
     }
 
     /// True with this probability.
-    pub(super) fn chance(&mut self, probability: f32) -> bool {
+    pub(crate) fn chance(&mut self, probability: f32) -> bool {
         self.unit() < probability
     }
 
     /// Roughly normal with mean 0 and deviation 1: the sum of twelve uniform numbers.
-    pub(super) fn normal(&mut self) -> f32 {
+    pub(crate) fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }
 }
