@@ -2,6 +2,7 @@
 
 mod affine;
 mod batch_norm;
+mod chains;
 mod constants;
 mod dead_code;
 mod duplicates;
@@ -12,6 +13,7 @@ mod integers;
 mod known_rank;
 mod layer_norm;
 mod optional_outputs;
+mod padding;
 mod weighted_affine;
 
 pub use folding::{BackendEvaluator, Evaluator};
@@ -59,6 +61,8 @@ pub const PIPELINE: &[Pass] = &[
     ("constant-folding", folding::fold),
     ("optional-outputs", optional_outputs::drop_unread),
     ("identities", identities::remove),
+    ("chains", chains::merge),
+    ("padding", padding::into_convolutions),
     ("weighted-affine", weighted_affine::fold),
     ("batch-norm", batch_norm::split),
     ("layer-norm", layer_norm::fuse),

@@ -556,3 +556,111 @@ fn nodes_that_change_nothing_go() {
         assert_eq!(ops[1..ops.len() - 1], *left, "{ops:?}");
     }
 }
+
+#[test]
+fn zero_padding_of_spatial_axes_goes_into_the_convolution() {
+    let fused = |pads: &[i64], value: f32, axes: Option<&[i64]>, mode: &str, readers: usize| {
+        let mut inputs = vec!["x", "pads", "value"];
+        let mut constants = vec![
+            ("pads", Tensor::vector(pads)),
+            ("value", Tensor::scalar(value)),
+            ("w", Tensor::new(&[1, 1, 1, 1], &[1f32]).unwrap()),
+        ];
+        if let Some(axes) = axes {
+            inputs.push("axes");
+            constants.push(("axes", Tensor::vector(axes)));
+        }
+        let mut nodes = vec![
+            Node::new("Pad", "p", inputs, ["a"]).with("mode", mode),
+            Node::new("Conv", "c", ["a", "w"], ["y"]).with("pads", [1, 0, 0, 0]),
+        ];
+        if readers > 1 {
+            nodes.push(Node::new("Relu", "r", ["a"], ["z"]));
+        }
+        let outputs = &["y", "z"][..readers];
+        let (model, _) = ops(model(nodes, outputs, constants));
+        let conv = model.graph.nodes.iter().find(|node| node.is("Conv")).unwrap();
+        (conv.inputs[0] == "x").then(|| conv.ints("pads").unwrap().to_vec())
+    };
+    let all = [0, 0, 1, 2, 0, 0, 3, 4];
+    assert_eq!(fused(&all, 0.0, None, "constant", 1), Some(vec![2, 2, 3, 4]));
+    assert_eq!(
+        fused(&[5, 6], 0.0, Some(&[-1]), "constant", 1),
+        Some(vec![1, 5, 0, 6])
+    );
+    assert_eq!(fused(&all, 0.0, None, "constant", 2), None);
+    assert_eq!(fused(&all, 1.0, None, "constant", 1), None);
+    assert_eq!(fused(&all, 0.0, None, "reflect", 1), None);
+    assert_eq!(fused(&[0, 0, 1, 2, 0, 0, -1, 4], 0.0, None, "constant", 1), None);
+    assert_eq!(fused(&[0, 1, 1, 2, 0, 0, 3, 4], 0.0, None, "constant", 1), None);
+}
+
+#[test]
+fn chains_that_move_elements_become_one_node() {
+    let slice = |name: &str, input: &str, part: [&str; 3], output: &str| {
+        Node::new("Slice", name, [input, part[0], part[1], part[2]], [output])
+    };
+    let constants = || {
+        vec![
+            ("zero", Tensor::vector(&[0i64])),
+            ("one", Tensor::vector(&[1i64])),
+            ("two", Tensor::vector(&[2i64])),
+            ("last", Tensor::vector(&[-1i64])),
+            ("flat", Tensor::vector(&[-1i64])),
+            ("copy", Tensor::vector(&[0i64, -1])),
+        ]
+    };
+    let cases: Vec<(Vec<Node>, &[&str])> = vec![
+        (
+            vec![
+                Node::new("Transpose", "t", ["x"], ["a"]).with("perm", [1, 2, 0]),
+                Node::new("Transpose", "u", ["a"], ["y"]).with("perm", [1, 0, 2]),
+            ],
+            &["Transpose"],
+        ),
+        (
+            vec![
+                Node::new("Flatten", "t", ["x"], ["a"]),
+                Node::new("Reshape", "u", ["a", "flat"], ["y"]),
+            ],
+            &["Reshape"],
+        ),
+        (
+            vec![
+                Node::new("Flatten", "t", ["x"], ["a"]),
+                Node::new("Reshape", "u", ["a", "copy"], ["y"]),
+            ],
+            &["Flatten", "Reshape"],
+        ),
+        (
+            vec![
+                slice("s", "x", ["one", "two", "zero"], "a"),
+                slice("t", "a", ["zero", "last", "two"], "y"),
+            ],
+            &["Slice"],
+        ),
+        // The same axis, and an axis that may be the same.
+        (
+            vec![
+                slice("s", "x", ["zero", "two", "two"], "a"),
+                slice("t", "a", ["one", "two", "two"], "y"),
+            ],
+            &["Slice", "Slice"],
+        ),
+        (
+            vec![
+                slice("s", "x", ["zero", "two", "two"], "a"),
+                slice("t", "a", ["one", "two", "last"], "y"),
+            ],
+            &["Slice", "Slice"],
+        ),
+    ];
+    let x: Vec<f32> = (0..24).map(|i| i as f32).collect();
+    let x = Tensor::new(&[2, 3, 4], &x).unwrap();
+    for (nodes, left) in cases {
+        let before = model(nodes, &["y"], constants());
+        let (after, ops) = ops(before.clone());
+        assert_eq!(ops, *left);
+        same_results(&before, &after, std::slice::from_ref(&x));
+    }
+}
