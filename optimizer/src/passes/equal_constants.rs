@@ -11,10 +11,13 @@ pub(super) fn merge(model: &mut Model, _: &Context) -> Changes {
     Changes(every_graph(&mut model.graph, &mut in_graph))
 }
 
+/// Type, lengths and first bytes.
+type Head<'a> = (DataType, &'a [usize], &'a [u8]);
+
 fn in_graph(graph: &mut Graph) -> usize {
     let uses = Uses::new(graph);
     // Lengths and the first bytes tell most apart; only what they do not is compared in full.
-    let mut alike: HashMap<(DataType, &[usize], &[u8]), Vec<(&ValueName, &Tensor)>> = HashMap::new();
+    let mut alike: HashMap<Head, Vec<(&ValueName, &Tensor)>> = HashMap::new();
     let mut merged: HashMap<ValueName, ValueName> = HashMap::new();
     for (name, tensor) in &graph.initializers {
         let captured = uses.readers(name).iter().any(|reader| reader.input.is_none());

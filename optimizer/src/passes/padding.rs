@@ -42,7 +42,7 @@ fn together(graph: &Graph, pad: &Node, conv: &Node) -> Option<Vec<i64>> {
     if !pad.is("Pad")
         || !conv.is("Conv")
         || automatic
-        || pad.attributes.get("mode").is_some() && pad.string("mode") != Some("constant")
+        || pad.attributes.contains_key("mode") && pad.string("mode") != Some("constant")
     {
         return None;
     }

@@ -352,10 +352,11 @@ fn equal_constants_become_one_by_bits_type_and_shape() {
 
 #[test]
 fn constants_along_the_channel_axis_go_into_the_convolution() {
-    // Two output channels, and any width.
     let weight = || Tensor::new(&[2, 1, 1, 1], &[1f32, 10.0]).unwrap();
     let pair = |dims: &[usize]| Tensor::new(dims, &[2f32, 4.0]).unwrap();
-    let cases: [(&str, bool, Tensor, Option<([f32; 2], [f32; 2])>); 10] = [
+    // Weight and bias afterwards.
+    type Parameters = Option<([f32; 2], [f32; 2])>;
+    let cases: [(&str, bool, Tensor, Parameters); 10] = [
         ("Mul", false, pair(&[2, 1, 1]), Some(([2.0, 40.0], [0.0, 0.0]))),
         ("Mul", true, pair(&[1, 2, 1, 1]), Some(([2.0, 40.0], [0.0, 0.0]))),
         ("Add", false, pair(&[1, 2, 1, 1]), Some(([1.0, 10.0], [2.0, 4.0]))),

@@ -91,7 +91,7 @@ fn estimate(node: &Node, inputs: &[Input]) -> Option<Extent> {
                 }
             };
             let length = ((number(1)? - number(0)?) / number(2)?).ceil().max(0.0);
-            if !(length <= MAX_ELEMENTS as f64) {
+            if length.is_nan() || length > MAX_ELEMENTS as f64 {
                 return None;
             }
             Extent::at_most(length as usize)
