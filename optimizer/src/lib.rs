@@ -4,5 +4,6 @@ pub mod accuracy;
 pub mod build;
 pub mod calibrate;
 pub mod passes;
+pub mod plan;
 pub mod precision;
 pub mod tensorrt_support;

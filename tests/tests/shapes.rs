@@ -1,0 +1,249 @@
+//! Shape inference against what models say of themselves and against what really runs: every inferred value of
+//! whole networks is made an output, run on the CPU backend, and compared.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use edgeopt_models::shape_inference::{Bindings, infer};
+use edgeopt_models::{DataType, Dim, Model, Tensor, ValueInfo, ValueType, onnx};
+use edgeopt_runtime::backends::cpu::CpuBackend;
+use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
+use edgeopt_tests::nets;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Bindings that make every open length of the inputs concrete: the batch, then 16 for all else.
+fn concrete(model: &Model, batch: usize) -> Bindings {
+    let mut bindings = Bindings::default();
+    for input in model.graph.required_inputs() {
+        let Some(shape) = input.ty.shape() else { continue };
+        let dims = shape.iter().enumerate().map(|(axis, dim)| match dim {
+            Dim::Known(n) => *n,
+            _ if axis == 0 => batch,
+            _ => 16,
+        });
+        bindings.inputs.insert(input.name.to_string(), dims.collect());
+    }
+    bindings
+}
+
+fn named(model: &Model) -> impl Iterator<Item = &str> {
+    let outputs = model.graph.nodes.iter().flat_map(|node| &node.outputs);
+    outputs
+        .filter(|name| !name.is_omitted())
+        .map(|name| name.as_str())
+}
+
+/// Values of the main graph that are not concrete.
+fn open_values(model: &Model) -> Vec<String> {
+    named(model)
+        .filter(|name| {
+            let ty = model.graph.type_of(name);
+            ty.and_then(|ty| ty.shape()?.as_known()).is_none()
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+fn input_tensor(info: &ValueInfo) -> Tensor {
+    let dims = info.ty.shape().unwrap().as_known().unwrap();
+    let mut tensor = Tensor::zeros(info.ty.dtype().unwrap(), &dims).unwrap();
+    match tensor.dtype() {
+        DataType::Float32 => {
+            let values = tensor.view_mut::<f32>().unwrap();
+            for (index, value) in values.iter_mut().enumerate() {
+                *value = ((index * 7919 % 1000) as f32) / 1000.0;
+            }
+        }
+        DataType::Int64 => tensor.view_mut::<i64>().unwrap().fill(1),
+        DataType::Int32 => tensor.view_mut::<i32>().unwrap().fill(1),
+        _ => {}
+    }
+    tensor
+}
+
+/// Runs the model with every inferred value as an output; contradictions, and how many values were compared.
+fn compare_with_run(backend: &CpuBackend, model: &Model) -> (Vec<String>, usize) {
+    let mut watched = model.clone();
+    let present: BTreeSet<String> = watched.graph.outputs.iter().map(|o| o.name.to_string()).collect();
+    let names: Vec<String> = named(model).map(str::to_owned).collect();
+    for name in names.iter().filter(|name| !present.contains(*name)) {
+        if let Some(dtype) = model.graph.type_of(name).and_then(|ty| ty.dtype()) {
+            watched.graph.outputs.push(ValueInfo {
+                name: name.as_str().into(),
+                ty: ValueType::Tensor { dtype, shape: None },
+                extra: None,
+            });
+        }
+    }
+    watched.graph.value_types.clear();
+    let options = CompileOptions {
+        threads: 2,
+        optimize: false,
+        ..CompileOptions::default()
+    };
+    let engine = backend.compile(ModelSource::Model(&watched), &options).unwrap();
+    let names: Vec<String> = engine
+        .outputs()
+        .iter()
+        .map(|spec| spec.name.to_string())
+        .collect();
+    let inputs: Vec<Tensor> = model.graph.required_inputs().map(input_tensor).collect();
+    let mut session = engine.session().unwrap();
+    let outputs = session.run(&inputs).unwrap();
+    let mut contradictions = Vec::new();
+    for (name, output) in names.iter().zip(outputs) {
+        let ty = model.graph.type_of(name).unwrap();
+        if !agrees(&ty, output) {
+            contradictions.push(format!(
+                "{name}: inferred {ty:?}, ran {} {:?}",
+                output.dtype(),
+                output.dims()
+            ));
+        }
+    }
+    (contradictions, outputs.len())
+}
+
+fn agrees(ty: &ValueType, tensor: &Tensor) -> bool {
+    ty.dtype().is_none_or(|dtype| dtype == tensor.dtype())
+        && ty.shape().is_none_or(|shape| {
+            shape.len() == tensor.dims().len()
+                && shape
+                    .iter()
+                    .zip(tensor.dims())
+                    .all(|(dim, length)| dim.known().is_none_or(|known| known == *length))
+        })
+}
+
+fn check(name: &str, mut model: Model, batch: usize, open_allowed: usize) {
+    let bindings = concrete(&model, batch);
+    model.graph.value_types.clear();
+    infer(&mut model, &bindings).unwrap();
+    let open = open_values(&model);
+    assert!(
+        open.len() <= open_allowed,
+        "{name}: {} open, first {:?}",
+        open.len(),
+        open.first()
+    );
+    let (contradictions, compared) = compare_with_run(&CpuBackend::new().unwrap(), &model);
+    println!("{name}: {compared} values compared, {} open", open.len());
+    assert!(contradictions.is_empty(), "{name}: {contradictions:#?}");
+    assert!(compared >= model.graph.outputs.len(), "{name}");
+}
+
+#[test]
+fn resnet50_is_concrete_and_right() {
+    check("resnet50", nets::by_name("resnet50").unwrap(), 2, 0);
+}
+
+#[test]
+fn mobilenet_v2_is_concrete_and_right() {
+    check("mobilenet_v2", nets::by_name("mobilenet_v2").unwrap(), 2, 0);
+}
+
+#[test]
+fn yolov8n_is_concrete_and_right() {
+    check("yolov8n", nets::by_name("yolov8n").unwrap(), 1, 0);
+}
+
+#[test]
+fn minilm_is_concrete_and_right() {
+    check("minilm", nets::by_name("minilm").unwrap(), 2, 0);
+}
+
+#[test]
+fn mnist_is_concrete_and_right() {
+    let model = onnx::read_file(&root().join("models/zoo/mnist/mnist.onnx")).unwrap();
+    check("mnist", model, 3, 0);
+}
+
+/// ONNX's operator tests say what every output is: with their shapes stripped, inference must say the same or
+/// less.
+#[test]
+fn operator_tests_never_contradict() {
+    let folder = root().join(".cache/onnx-node");
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; `python3 models/zoo/fetch.py onnx-node-tests` brings the tests",
+            folder.display()
+        )
+    });
+    let (mut matched, mut unknown, mut wrong) = (0, Vec::new(), Vec::new());
+    for entry in entries {
+        let path = entry.unwrap().path().join("model.onnx");
+        let name = path
+            .parent()
+            .unwrap()
+            .file_name()
+            .unwrap()
+            .to_string_lossy()
+            .into_owned();
+        let Ok(mut model) = onnx::read_file(&path) else {
+            continue;
+        };
+        let declared: Vec<ValueType> = model.graph.outputs.iter().map(|o| o.ty.clone()).collect();
+        model.graph.value_types.clear();
+        model
+            .graph
+            .outputs
+            .iter_mut()
+            .for_each(|output| output.ty = ValueType::Other(None));
+        if let Err(error) = infer(&mut model, &Bindings::default()) {
+            wrong.push(format!("{name}: {error}"));
+            continue;
+        }
+        for (output, declared) in model.graph.outputs.iter().zip(&declared) {
+            match (&output.ty, declared) {
+                (found, ValueType::Tensor { dtype, .. })
+                    if found.dtype().is_some_and(|found| found != *dtype) =>
+                {
+                    wrong.push(format!("{name} {}: {found:?} for {declared:?}", output.name));
+                }
+                (
+                    found,
+                    ValueType::Tensor {
+                        shape: Some(shape), ..
+                    },
+                ) => match found.shape() {
+                    Some(found) if found.len() != shape.len() => {
+                        wrong.push(format!("{name} {}: {found} for {shape}", output.name));
+                    }
+                    Some(found) => {
+                        let mut pairs = found.iter().zip(shape.iter());
+                        if pairs
+                            .clone()
+                            .any(|(a, b)| matches!((a, b), (Dim::Known(a), Dim::Known(b)) if a != b))
+                        {
+                            wrong.push(format!("{name} {}: {found} for {shape}", output.name));
+                        } else if pairs.all(|(a, b)| a.known() == b.known()) {
+                            matched += 1;
+                        } else {
+                            unknown.push(format!("{name} {}: {found} for {shape}", output.name));
+                        }
+                    }
+                    None => unknown.push(format!("{name} {}: {:?} for {shape}", output.name, output.ty)),
+                },
+                _ => {}
+            }
+        }
+    }
+    println!(
+        "{matched} match, {} unknown, {} contradict",
+        unknown.len(),
+        wrong.len()
+    );
+    if std::env::var_os("EDGEOPT_SHOW_UNKNOWN").is_some() {
+        unknown.sort();
+        println!("{unknown:#?}");
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(
+        matched > 900,
+        "only {matched} of ONNX's operator tests are inferred"
+    );
+}
