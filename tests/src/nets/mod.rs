@@ -9,8 +9,11 @@ mod yolov8n;
 
 use edgeopt_models::Model;
 
+/// Makes one network.
+pub type Make = fn() -> Model;
+
 /// Name and maker of each network.
-pub const NETS: [(&str, fn() -> Model); 4] = [
+pub const NETS: [(&str, Make); 4] = [
     ("resnet50", resnet50::build),
     ("mobilenet_v2", mobilenet_v2::build),
     ("yolov8n", yolov8n::build),
