@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help text-images minilm demo test check bench fetch-test clean
+.PHONY: help text-images minilm voice demo test check bench fetch-test clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,11 @@ text-images: ## lines of text to calibrate and test a text recognizer with, into
 minilm: ## a real sentence encoder as ONNX with sentences to calibrate and test it, into out/minilm
 	$(FETCH) minilm
 	$(CARGO) run --quiet -p edgeopt-tests --bin make-minilm -- --out out/minilm
+
+voice: ## moments of speech and noise for the voice activity detector, into out/voice (needs espeak-ng)
+	$(FETCH) onnxruntime silero-vad
+	$(CARGO) run --quiet -p edgeopt-tests --bin make-voice -- --out out/voice/calibration --seed 1 --clips 20
+	$(CARGO) run --quiet -p edgeopt-tests --bin make-voice -- --out out/voice/heldout --seed 2 --clips 60
 
 clean: ## removes build outputs, keeps what was fetched
 	$(CARGO) clean
