@@ -665,3 +665,86 @@ fn chains_that_move_elements_become_one_node() {
         same_results(&before, &after, std::slice::from_ref(&x));
     }
 }
+
+#[test]
+fn bodies_of_loops_and_scans_keep_what_they_capture() {
+    let value = |name: &str, dtype: DataType| ValueInfo {
+        name: name.into(),
+        ty: ValueType::Tensor { dtype, shape: None },
+        extra: None,
+    };
+    let scalar = |name: &str, dtype: DataType| ValueInfo::tensor(name, dtype, Shape::default());
+    let state = |name: &str| ValueInfo::tensor(name, DataType::Float32, Shape::known(&[2, 3]));
+    // Both bodies read an initializer, a passed-through value and one of two equal nodes of the graph around.
+    let steps = |p: &str, state: &str| {
+        vec![
+            Node::new("Neg", &format!("{p}0"), ["k"], [format!("{p}nk")]),
+            Node::new(
+                "Mul",
+                &format!("{p}1"),
+                [state.to_owned(), format!("{p}nk")],
+                [format!("{p}a")],
+            ),
+            Node::new(
+                "Add",
+                &format!("{p}2"),
+                [&format!("{p}a"), "same"],
+                [format!("{p}b")],
+            ),
+            Node::new(
+                "Add",
+                &format!("{p}3"),
+                [&format!("{p}b"), "r2"],
+                [format!("{p}out")],
+            ),
+        ]
+    };
+    let mut body = Graph {
+        name: "loop_body".into(),
+        nodes: steps("l", "state"),
+        inputs: vec![
+            scalar("i", DataType::Int64),
+            scalar("go", DataType::Bool),
+            value("state", DataType::Float32),
+        ],
+        outputs: vec![scalar("on", DataType::Bool), value("lout", DataType::Float32)],
+        ..Graph::default()
+    };
+    body.nodes.push(Node::new("Identity", "again", ["go"], ["on"]));
+    let scan_body = Graph {
+        name: "scan_body".into(),
+        nodes: steps("s", "kept"),
+        inputs: vec![state("kept"), value("row", DataType::Float32)],
+        outputs: vec![state("sout")],
+        ..Graph::default()
+    };
+    let nodes = vec![
+        Node::new("Identity", "n0", ["x"], ["same"]),
+        Node::new("Relu", "n1", ["x"], ["r1"]),
+        Node::new("Relu", "n2", ["x"], ["r2"]),
+        Node::new("Loop", "loop", ["three", "yes", "r1"], ["looped"]).with("body", body),
+        Node::new("Scan", "scan", ["looped", "x"], ["y"])
+            .with("body", scan_body)
+            .with("num_scan_inputs", 1),
+    ];
+    let constants = vec![
+        ("k", Tensor::scalar(0.5f32)),
+        ("three", Tensor::scalar(3i64)),
+        ("yes", Tensor::bools(&[], &[true]).unwrap()),
+    ];
+    let mut before = model(nodes, &["y"], constants);
+    before.graph.inputs = vec![state("x")];
+    let (after, ops, _) = folded(before.clone());
+    assert_eq!(ops.last().map(String::as_str), Some("Scan"));
+    // The negated constant is folded in each body.
+    let inner: Vec<usize> = after
+        .graph
+        .nodes
+        .iter()
+        .flat_map(Node::subgraphs)
+        .map(|graph| graph.nodes.iter().filter(|node| node.is("Neg")).count())
+        .collect();
+    assert_eq!(inner, [0, 0]);
+    let x = Tensor::new(&[2, 3], &[1f32, -2.0, 4.0, -1.0, 0.5, 8.0]).unwrap();
+    same_results(&before, &after, &[x]);
+}
