@@ -10,6 +10,7 @@
 
 pub mod bundle;
 mod bytes;
+pub mod cost;
 mod dtype;
 pub mod graph;
 pub mod onnx;

@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use edgeopt_models::cost::cost;
 use edgeopt_models::shape_inference::{Bindings, infer};
 use edgeopt_models::{DataType, Dim, Model, Tensor, ValueInfo, ValueType, onnx};
+use edgeopt_optimizer::plan::{activations, memory_plan};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 use edgeopt_tests::nets;
@@ -139,6 +141,78 @@ fn check(name: &str, mut model: Model, batch: usize, open_allowed: usize) {
 #[test]
 fn resnet50_is_concrete_and_right() {
     check("resnet50", nets::by_name("resnet50").unwrap(), 2, 0);
+}
+
+/// Published numbers: 4.09 GMACs and 25.6 million parameters; 0.30 GMACs and 3.5 million.
+#[test]
+fn costs_are_the_published_ones() {
+    for (name, macs, parameters) in [("resnet50", 4.09e9, 25.5e6), ("mobilenet_v2", 0.300e9, 3.5e6)] {
+        let mut model = nets::by_name(name).unwrap();
+        let bindings = concrete(&model, 1);
+        infer(&mut model, &bindings).unwrap();
+        let cost = cost(&model);
+        println!("{name}: {:?} MACs, {} parameters", cost.macs, cost.parameters);
+        assert!(
+            (cost.macs.unwrap() as f64 / macs - 1.0).abs() < 0.01,
+            "{name}: {:?}",
+            cost.macs
+        );
+        assert!(
+            (cost.parameters as f64 / parameters - 1.0).abs() < 0.02,
+            "{name}: {}",
+            cost.parameters
+        );
+        let plan = memory_plan(&model, 1, &Bindings::default()).unwrap();
+        let detail = activations(&model).unwrap();
+        println!("{name}: {plan:?}, lower bound {}", detail.lower_bound);
+        assert!(detail.lower_bound <= detail.peak);
+    }
+}
+
+/// Real models of the zoo, as their publishers ship them.
+#[test]
+fn models_of_the_zoo_are_right() {
+    // File, shapes of the inputs, values that stay open because they depend on data or are never fixed.
+    type Row = (&'static str, &'static [(&'static str, &'static [usize])], usize);
+    let rows: [Row; 5] = [
+        // Its resizes have scales that are computed as floats, which are not followed by value.
+        ("ppocr/det.onnx", &[("x", &[1, 3, 320, 320])], 44),
+        ("ppocr/rec.onnx", &[("x", &[2, 3, 48, 320])], 0),
+        ("ppocr/cls.onnx", &[("x", &[2, 3, 48, 192])], 0),
+        ("magika/model.onnx", &[], 0),
+        (
+            "silero-vad/silero_vad_op18_ifless.onnx",
+            &[("input", &[1, 576]), ("state", &[2, 1, 128])],
+            0,
+        ),
+    ];
+    let mut failures = Vec::new();
+    for (file, shapes, open_allowed) in rows {
+        let path = root().join(".cache/zoo").join(file);
+        let mut model = onnx::read_file(&path)
+            .unwrap_or_else(|error| panic!("{error}; `python3 models/zoo/fetch.py` brings the zoo"));
+        let mut bindings = concrete(&model, 1);
+        for (name, dims) in shapes {
+            bindings.inputs.insert((*name).to_owned(), dims.to_vec());
+        }
+        model.graph.value_types.clear();
+        if let Err(error) = infer(&mut model, &bindings) {
+            failures.push(format!("{file}: {error}"));
+            continue;
+        }
+        let open = open_values(&model);
+        if open.len() > open_allowed {
+            failures.push(format!(
+                "{file}: {} open, first {:?}",
+                open.len(),
+                open.iter().take(3).collect::<Vec<_>>()
+            ));
+        }
+        let (contradictions, compared) = compare_with_run(&CpuBackend::new().unwrap(), &model);
+        println!("{file}: {compared} values compared, {} open", open.len());
+        failures.extend(contradictions.into_iter().map(|found| format!("{file}: {found}")));
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]
