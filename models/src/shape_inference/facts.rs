@@ -54,6 +54,8 @@ pub(super) const LONGEST: usize = 1024;
 pub(super) struct Facts {
     types: HashMap<ValueName, ValueType>,
     values: HashMap<ValueName, Integers>,
+    /// Tensors of `Constant` nodes.
+    constants: HashMap<ValueName, Tensor>,
 }
 
 impl Facts {
@@ -67,6 +69,11 @@ impl Facts {
 
     pub(super) fn set_value(&mut self, name: &ValueName, value: Integers) {
         self.values.insert(name.clone(), value);
+    }
+
+    /// Remembers the tensor of a `Constant` node (which shares its data).
+    pub(super) fn set_constant(&mut self, name: &ValueName, tensor: Tensor) {
+        self.constants.insert(name.clone(), tensor);
     }
 }
 
@@ -111,7 +118,11 @@ impl Op<'_> {
     }
 
     pub(super) fn constant(&self, input: usize) -> Option<&Tensor> {
-        self.scope.constant(self.node.input(input)?)
+        let name = self.node.input(input)?;
+        self.facts
+            .constants
+            .get(&**name)
+            .or_else(|| self.scope.constant(name))
     }
 
     /// The input by value, if it is a small integer tensor that is known at least in part.

@@ -21,7 +21,7 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{Dim, Graph, Model, Shape, ValueName, ValueType};
+use crate::{Attribute, Dim, Graph, Model, Shape, ValueName, ValueType};
 use facts::{Facts, Op, Scope};
 
 /// Lengths to assume.
@@ -182,6 +182,11 @@ fn infer_graph(
                 let known = graph.value_types.get(output);
                 facts.set_type(output, merged(ty, known));
             }
+        }
+        if let (true, Some(Attribute::Tensor(tensor)), Some(output)) =
+            (node.is("Constant"), node.attributes.get("value"), node.output(0))
+        {
+            facts.set_constant(output, tensor.clone());
         }
         if let (Some(value), Some(output)) = (value, node.output(0)) {
             facts.set_value(output, value);

@@ -43,7 +43,8 @@ pub(super) fn resize(op: &Op<'_>) -> Derived {
         }
         shape[*axis] = match input[*axis].known() {
             Some(length) if scale.is_finite() && *scale > 0.0 => {
-                Dim::Known((length as f64 * f64::from(*scale)).floor() as usize)
+                // In f32, as runtimes compute it: what they allocate is what counts.
+                Dim::Known((length as f32 * *scale).floor() as usize)
             }
             _ => Dim::Unknown,
         };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Attribute, DataType, Node, Tensor, ValueInfo};
+use crate::{DataType, Node, Tensor, ValueInfo};
 
 fn dims(text: &str) -> Shape {
     text.split_whitespace()
