@@ -6,4 +6,5 @@ pub mod calibrate;
 pub mod passes;
 pub mod plan;
 pub mod precision;
+pub mod report;
 pub mod tensorrt_support;

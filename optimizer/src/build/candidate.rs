@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{BuildError, BuildOptions, Data, Prepared, Progress, Score, Scorer};
 use crate::accuracy::{LayerSqnr, compare};
 use crate::calibrate::{CalibrationTable, SampleInputs};
+use crate::precision::fp16::{simulate, to_fp16};
 use crate::precision::int8::{KeptNode, quantize, quantize_to_target};
 
 /// One precision of a model with what was measured of it.
@@ -17,6 +18,9 @@ pub struct Candidate {
     pub precision: Precision,
     /// The graph.
     pub model: Model,
+    /// What accuracy is measured on, if not the graph itself: FP16 with every half result rounded where it arises, which
+    /// ONNX Runtime on a CPU would not do.
+    judged: Option<Model>,
     /// Layers that stay in a wider type than asked for, and why.
     pub kept: Vec<KeptNode>,
     /// Layers left in float because they cost too much accuracy.
@@ -51,6 +55,7 @@ impl Candidate {
         Self {
             precision,
             model,
+            judged: None,
             kept: Vec::new(),
             sensitive: Vec::new(),
             notes: Vec::new(),
@@ -115,7 +120,7 @@ impl Candidate {
         let mut original = own.clone();
         let comparison = compare(
             &prepared.original,
-            &self.model,
+            self.judged.as_ref().unwrap_or(&self.model),
             samples,
             backend,
             0,
@@ -180,8 +185,24 @@ impl Candidate {
     }
 }
 
-pub(super) fn fp16(prepared: &Prepared) -> Result<Candidate, BuildError> {
-    Ok(Candidate::new(Precision::Fp16, prepared.model.clone()))
+pub(super) fn fp16(prepared: &Prepared, options: &BuildOptions) -> Result<Candidate, BuildError> {
+    let mut candidate = Candidate::new(Precision::Fp16, prepared.model.clone());
+    let report = to_fp16(&mut candidate.model, &options.fp16, None)?;
+    candidate.kept = report.kept;
+    if report.flushed_weights > 0 {
+        candidate.notes.push(format!(
+            "{} weights are too small for half and became 0",
+            report.flushed_weights
+        ));
+    }
+    if report.clamped_masks > 0 {
+        candidate.notes.push(format!(
+            "{} masks were raised to the lowest half, -65504",
+            report.clamped_masks
+        ));
+    }
+    candidate.judged = Some(simulate(&candidate.model)?);
+    Ok(candidate)
 }
 
 pub(super) fn int8(

@@ -5,6 +5,7 @@ use edgeopt_runtime::RuntimeError;
 use crate::accuracy::CompareError;
 use crate::calibrate::CalibrationError;
 use crate::passes::PassError;
+use crate::precision::fp16::Fp16Error;
 use crate::precision::int8::{Int8Error, SearchError};
 
 /// Why a model cannot be built.
@@ -25,6 +26,9 @@ pub enum BuildError {
     /// Calibration failed.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),
+    /// Conversion to half failed.
+    #[error(transparent)]
+    Fp16(#[from] Fp16Error),
     /// Quantization failed.
     #[error(transparent)]
     Int8(#[from] Int8Error),

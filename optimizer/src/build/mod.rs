@@ -18,6 +18,7 @@ pub use prepare::{PassCount, Prepared, prepare};
 pub use scoring::{Score, Scorer};
 
 use crate::calibrate::{CalibrationOptions, CalibrationTable, Method, Samples, calibrate};
+use crate::precision::fp16::Fp16Options;
 use crate::precision::int8::{Int8Options, tensors_to_calibrate};
 
 /// What to build.
@@ -29,6 +30,8 @@ pub struct BuildOptions {
     pub method: Method,
     /// Memory that observed tensors may take while calibrating.
     pub tap_memory: Bytes,
+    /// Which nodes may compute in half.
+    pub fp16: Fp16Options,
     /// How INT8 is placed.
     pub int8: Int8Options,
     /// Leave sensitive layers in float until every output reaches this SQNR in dB.
@@ -49,6 +52,7 @@ impl BuildOptions {
             precision,
             method: calibration.method,
             tap_memory: calibration.tap_memory,
+            fp16: Fp16Options::default(),
             int8: Int8Options::default(),
             min_sqnr_db: None,
             max_tries: 8,
@@ -95,7 +99,7 @@ pub fn make(
 ) -> Result<Candidate, BuildError> {
     match options.precision {
         Precision::Fp32 => Ok(Candidate::new(Precision::Fp32, prepared.model.clone())),
-        Precision::Fp16 => candidate::fp16(prepared),
+        Precision::Fp16 => candidate::fp16(prepared, options),
         Precision::Int8 => {
             let samples = data.calibration.ok_or(BuildError::NoCalibrationData)?;
             let table = calibration(

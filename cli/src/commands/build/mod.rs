@@ -150,12 +150,13 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
 
     let data = opened.data();
     let mut candidates = Vec::new();
-    let mut precisions = vec![Precision::Fp32, precision];
-    precisions.dedup();
-    for precision in precisions {
+    // Everything up to the asked precision, so that the table shows what each step costs and gains.
+    let all = [Precision::Fp32, Precision::Fp16, Precision::Int8];
+    for precision in all.into_iter().filter(|other| *other <= precision) {
         let mut options = BuildOptions::new(precision);
         options.method = arguments.calibration_method;
         options.min_sqnr_db = arguments.min_sqnr;
+        options.fp16.exclude.clone_from(&arguments.exclude);
         options.int8.exclude.clone_from(&arguments.exclude);
         let mut candidate = make(&prepared, &options, &data, &backend, &bars)?;
         if precision != Precision::Fp32 || data.evaluation.is_some() {
