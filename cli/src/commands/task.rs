@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use edgeopt_models::Model;
 use edgeopt_models::bundle::{Postprocessing, Preprocessing};
+use edgeopt_runtime::pipeline::presets;
 use serde::Deserialize;
 
 use super::Given;
@@ -35,9 +36,16 @@ impl Task {
     }
 }
 
-/// Reads the task called `text`: a JSON file if there is one of that name.
-pub(crate) fn read_task(text: &str, _model: &Model) -> anyhow::Result<Task> {
+/// Reads the task called `text`: a preset, or a JSON file.
+pub(crate) fn read_task(text: &str, model: &Model) -> anyhow::Result<Task> {
     let path = Path::new(text);
+    if presets::NAMES.contains(&text) || path.extension().is_none() {
+        let (preprocessing, postprocessing) = presets::from_model(text, model)?;
+        return Ok(Task {
+            preprocessing: Some(preprocessing),
+            postprocessing,
+        });
+    }
     let json = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&json).with_context(|| format!("{} is not a task", path.display()))
 }

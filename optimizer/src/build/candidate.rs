@@ -1,6 +1,7 @@
 use std::time::Instant;
 
-use edgeopt_models::bundle::{OutputAccuracy, Precision};
+use edgeopt_models::bundle::{MemoryPlan, OutputAccuracy, Precision};
+use edgeopt_models::shape_inference::Bindings;
 use edgeopt_models::{Bytes, Graph, Model, Tensor, onnx};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{BuildError, BuildOptions, Data, Prepared, Progress, Score, Scorer};
 use crate::accuracy::{LayerSqnr, compare};
 use crate::calibrate::{CalibrationTable, SampleInputs};
+use crate::plan::{PlanError, activations, bound, memory_plan};
 use crate::precision::fp16::{simulate, to_fp16};
 use crate::precision::int8::{KeptNode, quantize, quantize_to_target};
 
@@ -37,6 +39,10 @@ pub struct Candidate {
     pub original_score: Option<Score>,
     /// Time of one run on this machine, once measured.
     pub latency: Option<Latency>,
+    /// Memory at the planned batch size, once planned.
+    pub memory: Option<MemoryPlan>,
+    /// Bytes of intermediate values alive while each node runs, once planned.
+    pub timeline: Vec<(String, Bytes)>,
 }
 
 /// Time of single runs.
@@ -64,6 +70,8 @@ impl Candidate {
             score: None,
             original_score: None,
             latency: None,
+            memory: None,
+            timeline: Vec::new(),
         }
     }
 
@@ -83,6 +91,34 @@ impl Candidate {
             own + inner.sum()
         }
         constants(&self.model.graph)
+    }
+
+    /// Plans the memory at a batch size. `sample` gives lengths that the model leaves open.
+    ///
+    /// # Errors
+    /// When a size stays unknown.
+    pub fn plan(&mut self, batch: usize, sample: Option<&SampleInputs>) -> Result<MemoryPlan, PlanError> {
+        let mut bindings = Bindings::default();
+        for (input, tensor) in self
+            .model
+            .graph
+            .required_inputs()
+            .zip(sample.into_iter().flatten())
+        {
+            let mut dims = tensor.dims().to_vec();
+            let open = input
+                .ty
+                .shape()
+                .is_none_or(|shape| shape.first().is_some_and(|dim| dim.known().is_none()));
+            if let (true, Some(first)) = (open, dims.first_mut()) {
+                *first = batch;
+            }
+            bindings.inputs.insert(input.name.to_string(), dims);
+        }
+        let plan = memory_plan(&self.model, batch, &bindings)?;
+        self.timeline = activations(&bound(&self.model, batch, &bindings)?)?.timeline;
+        self.memory = Some(plan.clone());
+        Ok(plan)
     }
 
     /// Size of the encoded model.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use edgeopt_models::graph::Attribute;
+use edgeopt_models::graph::{Attribute, Uses};
 use edgeopt_models::{Bytes, Graph, Node, Tensor, ValueName, ValueType};
 
 use super::{ALIGNMENT, PlanError};
@@ -67,12 +67,31 @@ pub(super) fn weights(graph: &Graph) -> Result<Bytes, PlanError> {
     Ok(total)
 }
 
-/// Whether the node's first output is its first input under another shape.
+/// Whether the node's first output takes no memory beside its first input: the same data under another shape, or
+/// numbers that readers turn into float as they load them (engines fuse DequantizeLinear into what follows).
 fn is_view(node: &Node) -> bool {
     node.domain.is_empty()
         && matches!(
             &*node.op_type,
-            "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity"
+            "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "DequantizeLinear"
+        )
+}
+
+/// Whether the node can work on its input where it stands, being the only one that reads it.
+fn works_in_place(node: &Node) -> bool {
+    node.domain.is_empty()
+        && matches!(
+            &*node.op_type,
+            "Relu"
+                | "LeakyRelu"
+                | "PRelu"
+                | "Clip"
+                | "Sigmoid"
+                | "HardSigmoid"
+                | "HardSwish"
+                | "Tanh"
+                | "Elu"
+                | "Neg"
         )
 }
 
@@ -81,6 +100,9 @@ fn is_view(node: &Node) -> bool {
 pub(super) fn buffers(graph: &Graph) -> Result<Vec<Buffer>, PlanError> {
     let mut buffers: Vec<Buffer> = Vec::new();
     let mut owner: HashMap<ValueName, usize> = HashMap::new();
+    let uses = Uses::new(graph);
+    // For buffers that hold one value after the other, each read once: the name of the last.
+    let mut tips: HashMap<usize, ValueName> = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         for name in reads(node) {
             if let Some(buffer) = owner.get(&name).and_then(|at| buffers.get_mut(*at)) {
@@ -95,6 +117,7 @@ pub(super) fn buffers(graph: &Graph) -> Result<Vec<Buffer>, PlanError> {
                 && let Some(at) = owner.get(input).copied()
             {
                 owner.insert(output.clone(), at);
+                tips.remove(&at);
                 continue;
             }
             // A view of an input or a constant.
@@ -102,10 +125,27 @@ pub(super) fn buffers(graph: &Graph) -> Result<Vec<Buffer>, PlanError> {
                 continue;
             }
         }
+        if let (Some(input), Some(output)) = (node.input(0), node.output(0))
+            && let Some(at) = owner.get(input).copied()
+            && tips.get(&at) == Some(input)
+            && uses.sole_reader(input).is_some()
+        {
+            // What quantizes a layer's only output is part of that layer: the float values never reach memory.
+            if node.is("QuantizeLinear") {
+                let ty = graph.type_of(output);
+                buffers[at].size = size(output, ty.as_ref(), &node.to_string())?.align_up(ALIGNMENT);
+            }
+            if node.is("QuantizeLinear") || works_in_place(node) {
+                owner.insert(output.clone(), at);
+                tips.insert(at, output.clone());
+                continue;
+            }
+        }
         for name in node.outputs.iter().filter(|name| !name.is_omitted()) {
             let ty = graph.type_of(name);
             let bytes = size(name, ty.as_ref(), &node.to_string())?;
             owner.insert(name.clone(), buffers.len());
+            tips.insert(buffers.len(), name.clone());
             buffers.push(Buffer {
                 name: name.clone(),
                 size: bytes.align_up(ALIGNMENT),

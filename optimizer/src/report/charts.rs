@@ -56,7 +56,8 @@ pub(super) fn layers(layers: &[LayerSqnr]) -> Option<Drawing> {
     if finite.is_empty() {
         return None;
     }
-    let (top, bottom, height) = (14.0, 240.0, 250.0);
+    // The band above the bars is for labels, one row each, so that they never overlap.
+    let (top, bottom, height) = (92.0, 310.0, 320.0);
     let highest = finite
         .iter()
         .map(|layer| layer.sqnr_db)
@@ -86,22 +87,23 @@ pub(super) fn layers(layers: &[LayerSqnr]) -> Option<Drawing> {
         let (x, peak) = (LEFT + slot * index as f64, y(layer.sqnr_db));
         drawing.bar(x, peak, (slot * 0.8).max(0.5), bottom - peak, class, &title);
     }
-    // Labels stand on rows of their own above the bars, in network order, so that they never overlap.
     let mut labelled = worst.to_vec();
     labelled.sort_unstable();
     for (row, index) in labelled.iter().enumerate() {
         let x = LEFT + slot * (*index as f64 + 0.4);
-        let anchor = if x > WIDTH * 0.66 {
-            Anchor::End
+        let baseline = 12.0 + 15.0 * row as f64;
+        let (anchor, text_x) = if x > WIDTH * 0.66 {
+            (Anchor::End, x - 4.0)
         } else {
-            Anchor::Start
+            (Anchor::Start, x + 4.0)
         };
+        drawing.line((x, baseline - 8.0), (x, y(finite[*index].sqnr_db)), "lead");
         let text = format!(
             "{} {:.1}",
-            shortened(&finite[*index].node, 34),
+            shortened(&finite[*index].node, 48),
             finite[*index].sqnr_db
         );
-        drawing.text(x, top + 10.0 + 14.0 * row as f64, anchor, "strong", &text);
+        drawing.text(text_x, baseline, anchor, "strong", &text);
     }
     Some(drawing)
 }

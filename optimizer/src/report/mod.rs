@@ -72,7 +72,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 ul.warnings { background: var(--warn); padding: .75rem 1rem .75rem 2rem; border-radius: .4rem; }
 figure { margin: 0; background: var(--panel); padding: 1rem; border-radius: .4rem; overflow-x: auto; }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-serif; }
-svg text { fill: var(--soft); } svg .strong { fill: var(--ink); } svg .grid { stroke: var(--line); }
+svg text { fill: var(--soft); } svg .strong { fill: var(--ink); } svg .grid { stroke: var(--line); } svg .lead { stroke: var(--bad); stroke-width: .6; }
 svg .one { fill: var(--one); } svg .two { fill: var(--two); } svg .bad { fill: var(--bad); }
 svg .limit { stroke: var(--bad); stroke-dasharray: 5 3; } svg .area { fill: var(--one); fill-opacity: .35; stroke: var(--one); }
 code { overflow-wrap: anywhere; } details { margin-top: .5rem; }

@@ -1,5 +1,7 @@
 mod golden;
+mod memory;
 mod progress;
+mod reporting;
 mod table;
 
 use std::collections::BTreeMap;
@@ -92,6 +94,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
 
+    /// Also writes the report (an HTML page, part of the bundle) to this file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
     /// Name of the model [default: the file's name].
     #[arg(long)]
     name: Option<String>,
@@ -128,18 +134,23 @@ struct Opened {
 }
 
 pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
-    let precision = match arguments.precision {
+    let asked = match arguments.precision {
         PrecisionArgument::Fp32 => Precision::Fp32,
         PrecisionArgument::Fp16 => Precision::Fp16,
         PrecisionArgument::Int8 => Precision::Int8,
     };
+    let stem = arguments
+        .model
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned());
+    let name = arguments.name.clone().or(stem).unwrap_or_default();
     let model = onnx::read_file(&arguments.model)?;
     let task = match &arguments.task {
         Some(task) => read_task(task, &model)?,
         None => Task::default(),
     };
     let opened = open_data(arguments, &model, task, screen)?;
-    if precision == Precision::Int8 && opened.calibration.is_none() {
+    if asked == Precision::Int8 && opened.calibration.is_none() {
         bail!("INT8 needs typical inputs: name them with --calibration-data");
     }
     let backend = CpuBackend::new()?;
@@ -149,16 +160,30 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     let prepared = prepare(model, &dims, &backend)?;
 
     let data = opened.data();
+    let sample = match opened.evaluation.as_ref().or(opened.calibration.as_ref()) {
+        Some(samples) => Some(samples.sample(0)?.inputs),
+        None => None,
+    };
     let mut candidates = Vec::new();
     // Everything up to the asked precision, so that the table shows what each step costs and gains.
     let all = [Precision::Fp32, Precision::Fp16, Precision::Int8];
-    for precision in all.into_iter().filter(|other| *other <= precision) {
+    for precision in all.into_iter().filter(|other| *other <= asked) {
         let mut options = BuildOptions::new(precision);
         options.method = arguments.calibration_method;
         options.min_sqnr_db = arguments.min_sqnr;
         options.fp16.exclude.clone_from(&arguments.exclude);
         options.int8.exclude.clone_from(&arguments.exclude);
         let mut candidate = make(&prepared, &options, &data, &backend, &bars)?;
+        memory::plan(
+            &mut candidate,
+            arguments.batch,
+            sample.as_ref(),
+            arguments.memory,
+            screen,
+        )?;
+        if let (true, Some(limit)) = (precision == asked, arguments.memory) {
+            memory::check(&name, &mut candidate, arguments.batch, sample.as_ref(), limit)?;
+        }
         if precision != Precision::Fp32 || data.evaluation.is_some() {
             candidate.evaluate(&prepared, &data, &backend, &bars)?;
         }
@@ -182,7 +207,14 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     if let Some(samples) = &opened.evaluation {
         members.extend(golden::members(&chosen.model, samples, &backend)?);
     }
-    let manifest = manifest(arguments, &prepared, chosen, &opened.task)?;
+    let manifest = manifest(arguments, name, &prepared, chosen, &opened.task)?;
+    bars.stage("comparing layers", None);
+    let layers = reporting::layers(&prepared, chosen, opened.evaluation.as_ref(), &backend)?;
+    let page = reporting::page(arguments, &manifest, &prepared, &candidates, layers);
+    if let Some(path) = &arguments.report {
+        std::fs::write(path, &page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    members.insert(bundle::REPORT.to_owned(), Member::Data(page.into_bytes()));
     bars.stage("packing", None);
     bundle::pack(manifest, &members, None, &arguments.output)
         .with_context(|| format!("cannot write {}", arguments.output.display()))?;
@@ -279,14 +311,11 @@ fn check_drop(arguments: &Arguments, chosen: &Candidate) -> anyhow::Result<()> {
 
 fn manifest(
     arguments: &Arguments,
+    name: String,
     prepared: &Prepared,
     chosen: &Candidate,
     task: &Task,
 ) -> anyhow::Result<Manifest> {
-    let stem = arguments
-        .model
-        .file_stem()
-        .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let source = std::fs::File::open(&arguments.model)?;
     let mut options = BTreeMap::from([("precision".to_owned(), chosen.precision.to_string())]);
     if chosen.precision == Precision::Int8 {
@@ -310,14 +339,14 @@ fn manifest(
         });
     Ok(Manifest {
         format: FORMAT.into(),
-        name: arguments.name.clone().unwrap_or(stem),
+        name,
         version: arguments.model_version.clone(),
         precision: chosen.precision,
         inputs: tensor_infos(prepared.model.graph.required_inputs(), arguments.batch)?,
         outputs: tensor_infos(prepared.model.graph.outputs.iter(), arguments.batch)?,
         preprocessing: task.preprocessing.clone(),
         postprocessing: task.postprocessing.clone(),
-        memory: Vec::new(),
+        memory: chosen.memory.iter().cloned().collect(),
         accuracy: (chosen.samples > 0).then(|| AccuracySummary {
             samples: chosen.samples,
             outputs: chosen.outputs.clone(),

@@ -6,7 +6,7 @@ use edgeopt_models::bundle::OutputAccuracy;
 use edgeopt_optimizer::build::{Candidate, Latency, Score};
 use serde::Serialize;
 
-use super::nodes;
+use super::{memory, nodes};
 use crate::screen::GOOD;
 
 /// What a build shows at its end.
@@ -22,6 +22,7 @@ struct Row {
     precision: String,
     nodes: usize,
     weights: Bytes,
+    memory: Option<Bytes>,
     outputs: Vec<OutputAccuracy>,
     score: Option<Score>,
     latency: Option<Latency>,
@@ -39,6 +40,7 @@ impl Summary {
                     precision: candidate.precision.to_string(),
                     nodes: nodes(&candidate.model.graph),
                     weights: candidate.weights(),
+                    memory: candidate.memory.as_ref().map(memory::total),
                     outputs: candidate.outputs.clone(),
                     score: candidate.score.clone(),
                     latency: candidate.latency,
@@ -64,6 +66,7 @@ pub(super) fn show(summary: &Summary) -> String {
     let mut header = vec![
         "".to_owned(),
         "weights".into(),
+        "memory".into(),
         "nodes".into(),
         "SQNR dB".into(),
         "cosine".into(),
@@ -76,6 +79,7 @@ pub(super) fn show(summary: &Summary) -> String {
         let mut cells = vec![
             row.precision.clone(),
             row.weights.to_string(),
+            row.memory.map_or("–".into(), |memory| memory.to_string()),
             row.nodes.to_string(),
             worst.map_or("–".into(), |output| format!("{:.1}", output.sqnr_db)),
             worst.map_or("–".into(), |output| format!("{:.6}", output.cosine)),
