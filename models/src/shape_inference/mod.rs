@@ -6,6 +6,7 @@
 //! inference goes on; what contradicts itself is an error.
 
 mod creation;
+mod einsum;
 mod elementwise;
 mod facts;
 mod integers;

@@ -1,7 +1,9 @@
 //! Which rule belongs to which operator.
 
-use super::facts::{Derived, Op};
-use super::{creation, elementwise, layout, linear, normalize, pick, recurrent, reduce, resize, window};
+use super::facts::{Derived, Op, ranked};
+use super::{
+    creation, einsum, elementwise, layout, linear, normalize, pick, recurrent, reduce, resize, window,
+};
 use crate::ValueType;
 
 /// The types of the node's outputs.
@@ -116,9 +118,38 @@ pub(super) fn apply(op: &Op<'_>) -> Derived {
         "RandomNormal" | "RandomUniform" => creation::random(op),
         "RandomNormalLike" | "RandomUniformLike" | "EyeLike" | "Bernoulli" => creation::like(op),
         "LSTM" | "GRU" | "RNN" => recurrent::recurrent(op),
+        "Einsum" => einsum::einsum(op),
         "If" => branches(op),
+        "Loop" => repeated(op, op.node.inputs.len().saturating_sub(2), 1),
+        "Scan" if op.opset >= 9 => {
+            let scanned = op
+                .node
+                .int("num_scan_inputs")
+                .and_then(|count| usize::try_from(count).ok());
+            let Some(states) = scanned.and_then(|count| op.node.inputs.len().checked_sub(count)) else {
+                return Ok(Vec::new());
+            };
+            repeated(op, states, 0)
+        }
         _ => Ok(Vec::new()),
     }
+}
+
+/// The outputs of `Loop` and `Scan` past the first `skip` outputs of their body: `carried` values, whose shape may
+/// change from step to step, then what is collected over the steps along one more axis.
+fn repeated(op: &Op<'_>, carried: usize, skip: usize) -> Derived {
+    let [body] = op.branches.as_slice() else {
+        return Ok(Vec::new());
+    };
+    let outputs = body.iter().skip(skip).enumerate();
+    Ok(outputs
+        .map(|(index, ty)| {
+            let dtype = ty.dtype()?;
+            let collected = ty.shape().filter(|_| index >= carried);
+            let shape = collected.map(|shape| ranked(shape.len() + 1));
+            Some(ValueType::Tensor { dtype, shape })
+        })
+        .collect())
 }
 
 /// The outputs of `If`: what both branches agree on.

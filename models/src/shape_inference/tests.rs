@@ -58,6 +58,19 @@ fn rules_of_single_operators() {
     let cases: Vec<(Model, &str)> = vec![
         (single("Add", &["N 3 1", "1 5"], &[], &[]), "float32 [N, 3, 5]"),
         (single("Relu", &["N ? 7"], &[], &[]), "float32 [N, ?, 7]"),
+        (
+            single(
+                "Einsum",
+                &["N 3 4", "N 4 5"],
+                &[],
+                &[("equation", "bij,bjk->bik".into())],
+            ),
+            "float32 [N, 3, 5]",
+        ),
+        (
+            single("Einsum", &["3 4"], &[], &[("equation", "ba".into())]),
+            "float32 [4, 3]",
+        ),
         (single("Less", &["2 1", "3"], &[], &[]), "bool [2, 3]"),
         (
             single(
