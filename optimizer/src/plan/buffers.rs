@@ -58,10 +58,10 @@ pub(super) fn weights(graph: &Graph) -> Result<Bytes, PlanError> {
     let mut total: Bytes = graph.initializers.values().map(tensor_bytes).sum();
     for node in &graph.nodes {
         if let (true, Some(Attribute::Tensor(tensor))) = (node.is("Constant"), node.attributes.get("value")) {
-            total = total + tensor_bytes(tensor);
+            total += tensor_bytes(tensor);
         }
         for subgraph in node.subgraphs() {
-            total = total + weights(subgraph)?;
+            total += weights(subgraph)?;
         }
     }
     Ok(total)

@@ -139,7 +139,7 @@ fn io(model: &Model) -> Result<Bytes, PlanError> {
     let outputs = graph.outputs.iter().map(|output| (output, "the graph"));
     let mut total = Bytes::ZERO;
     for (info, node) in inputs.chain(outputs) {
-        total = total + buffers::size(&info.name, Some(&info.ty), node)?;
+        total += buffers::size(&info.name, Some(&info.ty), node)?;
     }
     Ok(total)
 }
