@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use edgeopt_models::cost::cost;
 use edgeopt_models::shape_inference::{Bindings, infer};
 use edgeopt_models::{DataType, Dim, Model, Tensor, ValueInfo, ValueType, onnx};
-use edgeopt_optimizer::plan::{activations, memory_plan};
+use edgeopt_optimizer::plan::{PlanError, activations, bound, memory_plan};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 use edgeopt_tests::nets;
@@ -319,4 +319,48 @@ fn operator_tests_never_contradict() {
         matched > 900,
         "only {matched} of ONNX's operator tests are inferred"
     );
+}
+
+/// Activations grow with the batch and no faster; weights do not; the plan's order never takes more than the file's.
+#[test]
+fn memory_plans_follow_the_batch() {
+    for name in ["resnet50", "mobilenet_v2", "yolov8n", "minilm"] {
+        let model = nets::by_name(name).unwrap();
+        let mut bindings = Bindings::default();
+        for input in &model.graph.inputs {
+            // Every open length but the batch.
+            for dim in input.ty.shape().unwrap().iter().skip(1) {
+                if let Dim::Symbol(symbol) = dim {
+                    bindings.dims.insert(symbol.to_string(), 128);
+                }
+            }
+        }
+        let one = match memory_plan(&model, 1, &bindings) {
+            Ok(plan) => plan,
+            Err(error) => panic!("{name}: {error}"),
+        };
+        let plan = activations(&bound(&model, 1, &bindings).unwrap()).unwrap();
+        println!(
+            "{name}: {} activations, lower bound {}, {} buffers, {} nodes",
+            plan.peak,
+            plan.lower_bound,
+            plan.placements.len(),
+            plan.order.len()
+        );
+        assert_eq!(plan.peak, one.activations, "{name}");
+        assert!(
+            plan.peak.0 <= plan.lower_bound.0 + plan.lower_bound.0 / 10,
+            "{name}: {} wasted",
+            plan.peak
+        );
+        let eight = match memory_plan(&model, 8, &bindings) {
+            Ok(plan) => plan,
+            // Nets of a fixed batch say so.
+            Err(PlanError::Batch { fixed: 1, .. }) => continue,
+            Err(error) => panic!("{name}: {error}"),
+        };
+        assert_eq!(eight.weights, one.weights, "{name}");
+        let ratio = eight.activations.0 as f64 / one.activations.0 as f64;
+        assert!((7.0..=8.1).contains(&ratio), "{name}: {ratio}");
+    }
 }
