@@ -3,10 +3,16 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help text-images minilm voice demo test check bench fetch-test clean
+.PHONY: help demo test check bench fetch fetch-test text-images minilm voice clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: ## a real model from float to a signed INT8 bundle that reads text
+	@CARGO="$(CARGO)" bash models/zoo/demo.sh
+
+fetch: ## ONNX Runtime for the CPU backend, into .cache/
+	$(FETCH) onnxruntime
 
 fetch-test: ## what the tests need beside the code, into .cache/
 	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika minilm
@@ -22,6 +28,15 @@ check: ## formatting, lints, documentation, licences and advisories
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories were not checked"; fi
+
+bench: fetch ## INT8 builds and session overhead side by side with ONNX Runtime (needs numpy, onnx, onnxruntime in PYTHON)
+	$(CARGO) build --release -p edgeopt -p edgeopt-tests
+	mkdir -p out/bench
+	target/release/make-net resnet50 out/bench/resnet50.onnx
+	target/release/make-net mobilenet_v2 out/bench/mobilenet_v2.onnx
+	target/release/session-overhead models/zoo/mnist/mnist.onnx 20000 1
+	target/release/session-overhead out/bench/mobilenet_v2.onnx 200 1
+	$(PYTHON) tests/bench/quantize.py --edgeopt target/release/edgeopt --model out/bench/resnet50.onnx --input-shape 3,224,224
 
 text-images: ## lines of text to calibrate and test a text recognizer with, into out/text
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/calibration --seed 1 --count 200

@@ -1,5 +1,7 @@
 //! The bundle: what is packed is read back, what is wrong is refused by name, and damage is never taken for content.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::io::Cursor;

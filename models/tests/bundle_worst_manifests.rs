@@ -1,5 +1,7 @@
 //! Manifests made to take as much memory as possible stay within what the reader promises.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -1,5 +1,7 @@
 //! INT8 end to end on ONNX Runtime: calibrate, quantize, compare.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
 use edgeopt_models::{Bytes, DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::accuracy::{compare, layer_sqnr};
 use edgeopt_optimizer::calibrate::{
@@ -87,6 +89,7 @@ fn samples(count: usize, seed: u64) -> Vec<Vec<Tensor>> {
         .collect()
 }
 
+#[allow(clippy::ptr_arg)] // a slice is no `dyn Samples`
 fn table(
     model: &Model,
     options: &Int8Options,

@@ -1,5 +1,7 @@
 //! Where Q/DQ nodes go: small graphs in, one line per node out. `q:x` = the node reads `x` dequantized.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
 use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::calibrate::CalibrationTable;
 use edgeopt_optimizer::precision::int8::{

@@ -32,7 +32,7 @@ const MODEL_LIMIT: Bytes = Bytes::mib(4 << 10);
 /// Reads a model from an `.onnx` or `.edge` file; which of the two is told by content.
 pub(crate) fn read_model(path: &Path) -> anyhow::Result<Given> {
     if !is_bundle(path)? {
-        let model = onnx::read_file(path)?;
+        let model = onnx::read_file(path).with_context(|| format!("cannot use {}", path.display()))?;
         return Ok(Given {
             model,
             manifest: None,

@@ -32,6 +32,9 @@ pub enum CompareError {
     },
 }
 
+/// Is shown each sample's index and the outputs of the reference and of the other model.
+pub type Observer<'a> = dyn FnMut(usize, &[Tensor], &[Tensor]) + 'a;
+
 /// What a comparison found.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
@@ -65,7 +68,7 @@ pub fn compare(
     samples: &dyn Samples,
     backend: &dyn Backend,
     threads: usize,
-    observe: &mut dyn FnMut(usize, &[Tensor], &[Tensor]),
+    observe: &mut Observer<'_>,
 ) -> Result<Comparison, CompareError> {
     let mut reference = Runner::new(reference, backend, threads)?;
     let mut other = Runner::new(other, backend, threads)?;

@@ -5,7 +5,7 @@ mod layers;
 mod sqnr;
 mod tasks;
 
-pub use compare::{CompareError, Comparison, compare};
+pub use compare::{CompareError, Comparison, Observer, compare};
 pub(crate) use compare::{Runner, open as open_samples};
 pub use layers::{LayerSqnr, layer_sqnr};
 pub use sqnr::{Difference, EXACT_DB};

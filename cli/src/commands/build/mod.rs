@@ -144,7 +144,8 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned());
     let name = arguments.name.clone().or(stem).unwrap_or_default();
-    let model = onnx::read_file(&arguments.model)?;
+    let model = onnx::read_file(&arguments.model)
+        .with_context(|| format!("cannot use {}", arguments.model.display()))?;
     let task = match &arguments.task {
         Some(task) => read_task(task, &model)?,
         None => Task::default(),

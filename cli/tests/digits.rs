@@ -1,0 +1,236 @@
+//! The command line from end to end on the zoo's digit classifier: what a user following the README does.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn edgeopt(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_edgeopt"))
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs and expects success; gives standard output.
+fn succeeds(arguments: &[&str]) -> String {
+    let output = edgeopt(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs and expects failure with every one of `expected` in the message.
+fn fails(arguments: &[&str], expected: &[&str]) {
+    let output = edgeopt(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    for part in expected {
+        assert!(
+            message.contains(part),
+            "{arguments:?}: expected {part:?} in: {message}"
+        );
+    }
+}
+
+const MODEL: &str = "models/zoo/mnist/mnist.onnx";
+
+fn build<'a>(output: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec![
+        "build",
+        MODEL,
+        "-o",
+        output,
+        "--task",
+        "mnist",
+        "--calibration-data",
+        "models/zoo/mnist/calibration",
+        "--evaluation-data",
+        "models/zoo/mnist/heldout",
+        "--labels",
+        "models/zoo/mnist/heldout/labels.csv",
+    ];
+    arguments.extend(more);
+    arguments
+}
+
+#[test]
+fn a_float_model_becomes_a_small_signed_bundle_that_is_as_accurate() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let bundle = path("digits.edge");
+    let json = succeeds(&build(
+        &bundle,
+        &["--precision", "int8", "--memory", "256KiB", "--json"],
+    ));
+    let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let candidates = summary["candidates"].as_array().unwrap();
+    let precisions: Vec<&str> = candidates
+        .iter()
+        .map(|c| c["precision"].as_str().unwrap())
+        .collect();
+    assert_eq!(precisions, ["fp32", "fp16", "int8"]);
+    let number = |index: usize, pointer: &str| candidates[index].pointer(pointer).unwrap().as_f64().unwrap();
+    // Each step halves the weights, or nearly so, and none costs half a point of accuracy.
+    for index in [1, 2] {
+        assert!(number(index, "/weights") < 0.55 * number(index - 1, "/weights"));
+        assert!(number(index, "/score/value") > number(0, "/score/value") - 0.005);
+    }
+    assert!(number(0, "/score/value") > 0.985 && number(0, "/memory") > 256.0 * 1024.0);
+    assert!(number(2, "/memory") < 256.0 * 1024.0);
+    assert!(number(1, "/outputs/0/sqnr_db") > 55.0 && number(2, "/outputs/0/sqnr_db") > 30.0);
+
+    let key = path("fleet");
+    succeeds(&["keygen", "--output", &key]);
+    fails(&["keygen", "--output", &key], &["never overwritten"]);
+    let public = path("fleet.pub");
+    fails(&["verify", &bundle, "--key", &public], &["not signed"]);
+    succeeds(&["sign", &bundle, "--key", &path("fleet.key")]);
+    assert!(succeeds(&["verify", &bundle, "--key", &public]).contains("signed by trusted key"));
+
+    let found = succeeds(&[
+        "run",
+        &bundle,
+        "--input",
+        "models/zoo/mnist/heldout",
+        "--limit",
+        "50",
+        "--json",
+    ]);
+    let labels = std::fs::read_to_string(root().join("models/zoo/mnist/heldout/labels.csv")).unwrap();
+    let right = found.lines().filter(|line| {
+        let result: serde_json::Value = serde_json::from_str(line).unwrap();
+        let digit = result["classes"][0]["index"].to_string();
+        labels.contains(&format!("{},{digit}", result["sample"].as_str().unwrap()))
+    });
+    assert!(right.count() >= 48);
+
+    let compared = succeeds(&[
+        "compare",
+        MODEL,
+        &bundle,
+        "--data",
+        "models/zoo/mnist/heldout",
+        "--layers",
+        "3",
+    ]);
+    assert!(
+        compared.contains("logits") && compared.contains("fc1"),
+        "{compared}"
+    );
+    fails(
+        &[
+            "compare",
+            MODEL,
+            &bundle,
+            "--data",
+            "models/zoo/mnist/heldout",
+            "--min-sqnr",
+            "60",
+        ],
+        &["below 60"],
+    );
+    assert!(succeeds(&["bench", &bundle, "--seconds", "0.1"]).contains("median"));
+    assert!(succeeds(&["inspect", &bundle]).contains("int8"));
+
+    // The report travels in the bundle, and the golden outputs are what the model gives.
+    let unpacked = folder.path().join("unpacked");
+    std::fs::create_dir(&unpacked).unwrap();
+    let status = Command::new("tar")
+        .args(["-xf", &bundle, "-C"])
+        .arg(&unpacked)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert!(
+        std::fs::read_to_string(unpacked.join("report.html"))
+            .unwrap()
+            .contains("Where the error comes from")
+    );
+    assert!(unpacked.join("golden/0-outputs.npz").exists());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_what_would_and_nothing_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let bundle = folder.path().join("digits.edge");
+    let bundle = bundle.to_string_lossy();
+    fails(
+        &build(&bundle, &["--precision", "fp32", "--memory", "256KiB"]),
+        &[
+            "needs 478 KiB, limit 256 KiB",
+            "weights 414 KiB",
+            "this would fit: --precision fp16",
+        ],
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn wrong_input_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    std::fs::write(path("junk.onnx"), b"\x08\x07junk that is no model").unwrap();
+    std::fs::write(path("labels.csv"), "nobody.png,3\n").unwrap();
+    let out = path("out.edge");
+    fails(&["inspect", &path("missing.onnx")], &["missing.onnx"]);
+    fails(&["inspect", &path("junk.onnx")], &["junk.onnx"]);
+    fails(&["verify", MODEL, "--unsigned"], &["not a bundle", "hint"]);
+    fails(
+        &["build", MODEL, "-o", &out, "-p", "int8"],
+        &["--calibration-data"],
+    );
+    fails(
+        &["build", MODEL, "-o", &out, "--task", "no-such-task"],
+        &["no-such-task", "mnist"],
+    );
+    let heldout = "models/zoo/mnist/heldout";
+    fails(
+        &["run", MODEL, "--input", heldout],
+        &["0000.png", "preprocessing"],
+    );
+    fails(
+        &[
+            "build",
+            MODEL,
+            "-o",
+            &out,
+            "-t",
+            "mnist",
+            "-e",
+            heldout,
+            "-l",
+            &path("labels.csv"),
+        ],
+        &["labels.csv", "0000.png"],
+    );
+    fails(
+        &["run", MODEL, "--input", heldout, "--task", "imagenet"],
+        &["input", "image"],
+    );
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn a_missing_library_is_reported_with_every_place_that_was_tried() {
+    let output = Command::new(env!("CARGO_BIN_EXE_edgeopt"))
+        .args(["bench", MODEL])
+        .env("EDGEOPT_ORT_DYLIB", "/nonexistent/libonnxruntime.so")
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        message.contains("/nonexistent/libonnxruntime.so") && message.contains("hint"),
+        "{message}"
+    );
+}
