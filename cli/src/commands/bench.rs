@@ -8,7 +8,7 @@ use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, TensorSpec};
 use serde::Serialize;
 
-use super::build::parse_dim;
+use super::lengths::{parse_dim, parse_shape};
 use super::read_model;
 use crate::screen::{BOLD, Screen};
 
@@ -40,16 +40,6 @@ pub(crate) struct Arguments {
     /// Runs before measuring.
     #[arg(long, value_name = "N", default_value_t = 5)]
     warmup: usize,
-}
-
-fn parse_shape(text: &str) -> Result<(String, Vec<usize>), String> {
-    let wrong = || format!("{text:?} is not INPUT=N,N,…, such as x=1,3,224,224");
-    let (name, dims) = text.rsplit_once('=').ok_or_else(wrong)?;
-    let dims = dims
-        .split(',')
-        .map(|n| n.trim().parse().map_err(|_| wrong()))
-        .collect::<Result<_, _>>()?;
-    Ok((name.to_owned(), dims))
 }
 
 #[derive(Serialize)]

@@ -3,19 +3,37 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use edgeopt_models::bundle::MemoryPlan;
+use edgeopt_models::cost::cost;
 use edgeopt_models::graph::validate::validate;
-use edgeopt_models::{Attribute, Bytes, Graph, Tensor, ValueInfo, ValueType};
+use edgeopt_models::shape_inference::Bindings;
+use edgeopt_models::{Attribute, Bytes, Graph, Model, Tensor, ValueInfo, ValueType};
+use edgeopt_optimizer::plan::{PlanError, bound, memory_plan};
+use edgeopt_optimizer::tensorrt_support::refusals;
 use serde::Serialize;
 
+use super::lengths::{parse_dim, parse_shape};
 use super::read_model;
 use crate::screen::{BOLD, DIM, Screen, WARN};
 
-/// Shows what a model is: inputs, outputs, operators, parameters, precision.
+/// Shows what a model is: inputs, outputs, operators, parameters, memory, and what TensorRT would refuse.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  edgeopt inspect model.onnx\n  edgeopt inspect model.edge --json")]
 pub(crate) struct Arguments {
     /// An `.onnx` or `.edge` file.
     model: PathBuf,
+
+    /// Length to assume for a symbolic dimension.
+    #[arg(long, value_name = "NAME=LENGTH", value_parser = parse_dim)]
+    dim: Vec<(String, usize)>,
+
+    /// Shape to assume for an input, such as x=1,3,48,320.
+    #[arg(long, value_name = "INPUT=N,N,…", value_parser = parse_shape)]
+    shape: Vec<(String, Vec<usize>)>,
+
+    /// Batch sizes to plan the memory for.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 8])]
+    batch: Vec<usize>,
 }
 
 #[derive(Serialize)]
@@ -32,6 +50,14 @@ struct Inspection {
     parameters: u64,
     weights: Bytes,
     weights_by_type: BTreeMap<String, Bytes>,
+    /// Multiply-accumulates of one run at the first batch size, if all shapes are known.
+    macs: Option<u64>,
+    /// By batch size; empty if a size is not known.
+    memory: Vec<MemoryPlan>,
+    /// Why costs are not known.
+    open: Option<String>,
+    /// Nodes TensorRT's parser would refuse.
+    tensorrt_refuses: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -50,7 +76,22 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         Ok(()) => Vec::new(),
         Err(error) => error.to_string().lines().map(str::to_owned).collect(),
     };
+    let bindings = Bindings {
+        dims: arguments.dim.iter().cloned().collect(),
+        inputs: arguments.shape.iter().cloned().collect(),
+    };
+    let (macs, memory, open) = match costs(&given.model, &arguments.batch, &bindings) {
+        Ok((macs, memory)) => (macs, memory, None),
+        Err(error) => (None, Vec::new(), Some(error.to_string())),
+    };
+    let refused = refusals(&given.model)
+        .into_iter()
+        .map(|refusal| format!("{} {:?}: {}", refusal.operator, refusal.node, refusal.reason));
     let inspection = Inspection {
+        macs,
+        memory,
+        open,
+        tensorrt_refuses: refused.collect(),
         file: arguments.model.clone(),
         bundle: given
             .manifest
@@ -73,6 +114,38 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Multiply-accumulates at the first batch size, and the memory plan at each.
+fn costs(
+    model: &Model,
+    batches: &[usize],
+    bindings: &Bindings,
+) -> Result<(Option<u64>, Vec<MemoryPlan>), PlanError> {
+    // Shapes that were given hold for the first batch size; at the others their first length is the batch.
+    let at = |batch: usize| {
+        let mut bindings = bindings.clone();
+        if Some(&batch) != batches.first() {
+            bindings
+                .inputs
+                .values_mut()
+                .filter_map(|dims| dims.first_mut())
+                .for_each(|length| *length = batch);
+        }
+        bindings
+    };
+    let Some(first) = batches.first() else {
+        return Ok((None, Vec::new()));
+    };
+    let macs = cost(&bound(model, *first, &at(*first))?).macs;
+    // A model with a fixed batch has one plan.
+    let plans = batches
+        .iter()
+        .map_while(|batch| match memory_plan(model, *batch, &at(*batch)) {
+            Err(PlanError::Batch { .. }) if batch != first => None,
+            plan => Some(plan),
+        });
+    Ok((macs, plans.collect::<Result<_, _>>()?))
 }
 
 /// Operators and constants of a graph with all its subgraphs.
@@ -186,6 +259,35 @@ fn show(inspection: &Inspection) -> String {
         inspection.nodes,
         operators.join(", ")
     );
+    if let Some(macs) = inspection.macs {
+        let _ = writeln!(text, "compute    {:.3} G multiply-accumulates", macs as f64 / 1e9);
+    }
+    for plan in &inspection.memory {
+        let _ = writeln!(
+            text,
+            "memory     batch {}: {} (activations {}, inputs and outputs {})",
+            plan.batch,
+            plan.weights + plan.activations + plan.io,
+            plan.activations,
+            plan.io
+        );
+    }
+    if let Some(open) = &inspection.open {
+        let _ = writeln!(
+            text,
+            "memory     {DIM}not known: {open}; see --dim and --shape{DIM:#}"
+        );
+    }
+    match inspection.tensorrt_refuses.as_slice() {
+        [] => {
+            let _ = writeln!(text, "TensorRT   no node is known to be refused");
+        }
+        refused => {
+            for refusal in refused {
+                let _ = writeln!(text, "{WARN}TensorRT{WARN:#}   refuses {refusal}");
+            }
+        }
+    }
     for problem in &inspection.problems {
         let _ = writeln!(text, "{WARN}problem{WARN:#}    {problem}");
     }

@@ -6,6 +6,7 @@ pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod keygen;
+pub(crate) mod lengths;
 pub(crate) mod run;
 pub(crate) mod sign;
 pub(crate) mod task;

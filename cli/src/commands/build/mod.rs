@@ -20,6 +20,7 @@ use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::{Dataset, Labels};
 
+use super::lengths::parse_dim;
 use super::task::{Task, read_task};
 use crate::screen::Screen;
 use progress::Bars;
@@ -112,17 +113,6 @@ enum PrecisionArgument {
     Fp32,
     Fp16,
     Int8,
-}
-
-pub(crate) fn parse_dim(text: &str) -> Result<(String, usize), String> {
-    let wrong = || format!("{text:?} is not NAME=LENGTH, such as N=1");
-    let (name, length) = text.split_once('=').ok_or_else(wrong)?;
-    let length = length
-        .parse()
-        .ok()
-        .filter(|length| *length > 0)
-        .ok_or_else(wrong)?;
-    Ok((name.to_owned(), length))
 }
 
 /// The data of a build, opened.
