@@ -87,6 +87,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
 
+    /// Quantizes the last convolutions before the outputs, too; usually costs more accuracy than it gains time.
+    #[arg(long)]
+    quantize_heads: bool,
+
+    /// Quantizes products of two activations (attention), too.
+    #[arg(long)]
+    quantize_attention: bool,
+
     /// Fixes a symbolic dimension of the inputs.
     #[arg(long, value_name = "NAME=LENGTH", value_parser = parse_dim)]
     dim: Vec<(String, usize)>,
@@ -164,6 +172,8 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         options.min_sqnr_db = arguments.min_sqnr;
         options.fp16.exclude.clone_from(&arguments.exclude);
         options.int8.exclude.clone_from(&arguments.exclude);
+        options.int8.quantize_heads = arguments.quantize_heads;
+        options.int8.quantize_attention = arguments.quantize_attention;
         let mut candidate = make(&prepared, &options, &data, &backend, &bars)?;
         memory::plan(
             &mut candidate,
@@ -198,7 +208,14 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     if let Some(samples) = &opened.evaluation {
         members.extend(golden::members(&chosen.model, samples, &backend)?);
     }
-    let manifest = manifest(arguments, name, &prepared, chosen, &opened.task)?;
+    let manifest = manifest(
+        arguments,
+        name,
+        &prepared,
+        chosen,
+        &opened.task,
+        data.calibration_len,
+    )?;
     bars.stage("comparing layers", None);
     let layers = reporting::layers(&prepared, chosen, opened.evaluation.as_ref(), &backend)?;
     let page = reporting::page(arguments, &manifest, &prepared, &candidates, layers);
@@ -306,6 +323,7 @@ fn manifest(
     prepared: &Prepared,
     chosen: &Candidate,
     task: &Task,
+    calibration_len: usize,
 ) -> anyhow::Result<Manifest> {
     let source = std::fs::File::open(&arguments.model)?;
     let mut options = BTreeMap::from([("precision".to_owned(), chosen.precision.to_string())]);
@@ -314,10 +332,7 @@ fn manifest(
             "calibration_method".into(),
             arguments.calibration_method.to_string(),
         );
-        options.insert(
-            "calibration_samples".into(),
-            arguments.calibration_samples.to_string(),
-        );
+        options.insert("calibration_samples".into(), calibration_len.to_string());
     }
     let task_accuracy = chosen
         .score

@@ -68,7 +68,7 @@ fn dynamic(graph: &Graph, node: &Node, index: usize, options: &Int8Options) -> R
         return Err("its weight is not a constant".into());
     }
     if !options.quantize_attention {
-        return Err("a product of two activations (attention); quantize it with `quantize_attention`".into());
+        return Err("a product of two activations (attention); quantize it with --quantize-attention".into());
     }
     let float = |name: &ValueName| {
         graph
