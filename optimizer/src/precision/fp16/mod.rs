@@ -1,6 +1,6 @@
 //! FP16: the nodes that compute safely in half precision do, with every type explicit in the graph.
 //!
-//! [`choose`] decides node by node and keeps a reason for each that stays in float32; [`to_fp16`] rewrites: half
+//! `choose` decides node by node and keeps a reason for each that stays in float32; [`to_fp16`] rewrites: half
 //! weights, and casts only where a value crosses between the two kinds, one for each tensor and direction. Graph inputs
 //! and outputs keep their types.
 

@@ -51,7 +51,7 @@ fn channel_layout(dims: &[usize], axis: Option<usize>) -> (usize, usize) {
 }
 
 /// How much the rounding of a `[out, in / groups, kernel…]` weight (channels on axis 0) shifts each output on
-/// average, for inputs with these channel means: Σ (Ŵ − W)·E[x].
+/// average, for inputs with these channel means: Σ (Ŵ − W)·E\[x\].
 pub(super) fn mean_shift(
     weight: &Tensor,
     quantized: &QuantizedWeight,
