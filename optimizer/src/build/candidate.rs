@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use edgeopt_models::bundle::{MemoryPlan, OutputAccuracy, Precision};
 use edgeopt_models::shape_inference::Bindings;
@@ -20,9 +20,6 @@ pub struct Candidate {
     pub precision: Precision,
     /// The graph.
     pub model: Model,
-    /// What accuracy is measured on, if not the graph itself: FP16 with every half result rounded where it arises, which
-    /// ONNX Runtime on a CPU would not do.
-    judged: Option<Model>,
     /// Layers that stay in a wider type than asked for, and why.
     pub kept: Vec<KeptNode>,
     /// Layers left in float because they cost too much accuracy.
@@ -45,6 +42,10 @@ pub struct Candidate {
     pub timeline: Vec<(String, Bytes)>,
 }
 
+/// Timing stops after this long, once it has a few runs.
+const LONGEST_TIMING: Duration = Duration::from_secs(1);
+const LEAST_RUNS: usize = 5;
+
 /// Time of single runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
@@ -61,7 +62,6 @@ impl Candidate {
         Self {
             precision,
             model,
-            judged: None,
             kept: Vec::new(),
             sensitive: Vec::new(),
             notes: Vec::new(),
@@ -152,11 +152,16 @@ impl Candidate {
             &format!("comparing {}", self.precision),
             Some(data.evaluation_len as u64),
         );
+        // ONNX Runtime on a CPU would not round every half result where it arises.
+        let judged = match self.precision {
+            Precision::Fp16 => Some(simulate(&self.model)?),
+            _ => None,
+        };
         let mut own = Scorer::new(data.postprocessing, &data.labels);
         let mut original = own.clone();
         let comparison = compare(
             &prepared.original,
-            self.judged.as_ref().unwrap_or(&self.model),
+            judged.as_ref().unwrap_or(&self.model),
             samples,
             backend,
             0,
@@ -199,11 +204,13 @@ impl Candidate {
             session.run(inputs)?;
         }
         let mut times = Vec::with_capacity(runs);
-        for _ in 0..runs {
+        let begun = Instant::now();
+        while times.len() < runs && (times.len() < LEAST_RUNS || begun.elapsed() < LONGEST_TIMING) {
             let start = Instant::now();
             session.run(inputs)?;
             times.push(start.elapsed().as_secs_f64() * 1e3);
         }
+        let runs = times.len();
         times.sort_by(f64::total_cmp);
         let at = |share: f64| {
             times
@@ -237,7 +244,6 @@ pub(super) fn fp16(prepared: &Prepared, options: &BuildOptions) -> Result<Candid
             report.clamped_masks
         ));
     }
-    candidate.judged = Some(simulate(&candidate.model)?);
     Ok(candidate)
 }
 

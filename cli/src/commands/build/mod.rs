@@ -164,9 +164,13 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         None => None,
     };
     let mut candidates = Vec::new();
-    // Everything up to the asked precision, so that the table shows what each step costs and gains.
+    // Everything up to the asked precision, so that the table shows what each step costs and gains; without data to
+    // compare on, there is nothing to show of those in between.
     let all = [Precision::Fp32, Precision::Fp16, Precision::Int8];
-    for precision in all.into_iter().filter(|other| *other <= asked) {
+    let shown = |other: &Precision| {
+        *other == Precision::Fp32 || *other == asked || (*other < asked && data.evaluation.is_some())
+    };
+    for precision in all.into_iter().filter(shown) {
         let mut options = BuildOptions::new(precision);
         options.method = arguments.calibration_method;
         options.min_sqnr_db = arguments.min_sqnr;
