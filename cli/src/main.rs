@@ -7,6 +7,10 @@ mod screen;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, fmt};
 
 use screen::{ColorChoice, Screen};
 
@@ -59,16 +63,23 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let level = match arguments.verbose {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
+    // Targets and levels (`edgeopt=debug,ort=info`), without the regular expressions over fields that would double the
+    // size of this dependency.
+    let filter: Targets = std::env::var("RUST_LOG")
+        .ok()
+        .and_then(|asked| asked.parse().ok())
+        .unwrap_or_else(|| Targets::new().with_default(level));
+    tracing_subscriber::registry()
+        .with(
+            fmt::layer()
+                .with_writer(std::io::stderr)
+                .without_time()
+                .with_filter(filter),
+        )
         .init();
 
     let screen = Screen::new(arguments.json, arguments.color, arguments.quiet);

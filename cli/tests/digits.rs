@@ -175,6 +175,37 @@ fn what_does_not_fit_is_refused_with_what_would_and_nothing_is_written() {
 }
 
 #[test]
+fn a_limit_on_memory_holds_while_running_and_ranges_are_declared() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let bundle = path("digits.edge");
+    succeeds(&build(
+        &bundle,
+        &["--precision", "fp32", "--evaluation-samples", "4", "--batch", "3"],
+    ));
+    let image = "models/zoo/mnist/heldout/0000.png";
+    fails(
+        &["run", &bundle, "--input", image, "--memory", "1MiB"],
+        &[
+            "limit 1.00 MiB",
+            "backend overhead 24.0 MiB",
+            "weights",
+            "activations",
+        ],
+    );
+    assert!(succeeds(&["run", &bundle, "--input", image, "--memory", "64MiB"]).contains("0000.png"));
+    // The batch has no name of its own in the data; it goes from 1 to what was asked for, and no further.
+    fails(
+        &["bench", &bundle, "--dim", "N=5", "--seconds", "0.1"],
+        &["length 5", "1 to 3", "--batch"],
+    );
+    fails(
+        &build(&path("other.edge"), &["-p", "fp32", "--range", "H=1:2:3"]),
+        &["--range H", "no open dimension", "N"],
+    );
+}
+
+#[test]
 fn wrong_input_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();

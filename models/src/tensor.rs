@@ -214,6 +214,18 @@ impl Tensor {
         }
     }
 
+    /// Lets the system take back the memory that a mapped file's pages occupy; they are read from the file again when
+    /// they are next used. Does nothing for tensors that are not mapped.
+    pub fn release_pages(&self) {
+        #[cfg(unix)]
+        if let Data::Mapped { file, offset, len } = &self.data {
+            // SAFETY: the mapping is read-only and backed by a file, so that dropped pages come back with the same
+            // content. A refusal costs nothing but memory.
+            #[allow(unsafe_code)]
+            let _ = unsafe { file.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, *offset, *len) };
+        }
+    }
+
     /// The bytes for writing; copies them first when they are shared or mapped. Empty for strings.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         if let Data::Mapped { .. } = self.data {

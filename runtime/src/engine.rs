@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use edgeopt_models::bundle::MemoryPlan;
 use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
@@ -42,12 +43,16 @@ pub struct CompileOptions {
     pub threads: usize,
     /// Where memory is reserved. `None` = no limit.
     pub budget: Option<Budget>,
-    /// What to reserve from the budget; `None` = estimated from the model's weights.
-    pub memory: Option<MemoryUse>,
+    /// Activations, inputs and outputs as planned; `None` = not known, and not reserved. What weights and the library
+    /// itself take, the backend knows.
+    pub plan: Option<MemoryPlan>,
     /// Compute quantized models exactly as their Q/DQ graph says (slower): the reference for verification.
     pub exact_quantization: bool,
     /// Let the library fuse and rewrite the graph (`true` for use; `false` to observe every intermediate).
     pub optimize: bool,
+    /// Take little memory at the price of slower runs: no copy of the weights in the order that kernels like best, and
+    /// nothing kept from one run to the next. For models that are run only to be observed.
+    pub frugal: bool,
 }
 
 impl Default for CompileOptions {
@@ -55,9 +60,10 @@ impl Default for CompileOptions {
         Self {
             threads: 0,
             budget: None,
-            memory: None,
+            plan: None,
             exact_quantization: false,
             optimize: true,
+            frugal: false,
         }
     }
 }

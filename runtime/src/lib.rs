@@ -5,10 +5,12 @@
 
 pub mod backends;
 pub mod dataset;
+mod declared;
 mod engine;
 pub mod memory;
 pub mod pipeline;
 
+pub use declared::compile_declared;
 pub use engine::{
     Backend, CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec,
 };

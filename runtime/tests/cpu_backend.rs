@@ -253,6 +253,47 @@ fn sessions_of_one_engine_run_at_the_same_time() {
     });
 }
 
+/// A manifest for `add_model(["N", "2"], …)` whose batch goes from 1 to 4.
+fn declared() -> edgeopt_models::bundle::Manifest {
+    let tensor = |name| {
+        serde_json::json!({"name": name, "dtype": "float32",
+            "shape": [{"name": "N", "min": 1, "opt": 2, "max": 4}, 2]})
+    };
+    serde_json::from_value(serde_json::json!({
+        "format": "1.0", "name": "add", "version": "1", "precision": "fp32",
+        "inputs": [tensor("a"), tensor("b")], "outputs": [],
+        "memory": [{"batch": 1, "weights": 0, "activations": 100, "io": 50},
+                   {"batch": 4, "weights": 0, "activations": 400, "io": 200}],
+        "provenance": {"source": "", "source_sha256": "", "tool": "", "options": {}},
+        "members": {},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_bundles_declared_ranges_and_memory_hold() {
+    let add = add_model(&["N", "2"], &["N", "2"]);
+    let budget = Budget::new(edgeopt_models::Bytes::mib(64));
+    let options = CompileOptions {
+        budget: Some(budget.clone()),
+        ..CompileOptions::default()
+    };
+    let backend = CpuBackend::new().unwrap();
+    let model = ModelSource::Model(&add);
+    let engine = edgeopt_runtime::compile_declared(&declared(), model, &backend, &options).unwrap();
+    assert_eq!((engine.memory().activations.0, engine.memory().io.0), (400, 200));
+    let mut session = engine.session().unwrap();
+    let rows = |n| floats(&[n, 2], &vec![1.0; n * 2]);
+    assert_eq!(session.run(&[rows(4), rows(4)]).unwrap()[0].dims(), [4, 2]);
+    let error = session.run(&[rows(5), rows(5)]).unwrap_err().to_string();
+    assert!(
+        error.contains("\"a\"") && error.contains("length 5") && error.contains("1 to 4"),
+        "{error}"
+    );
+    drop(session);
+    assert_eq!(budget.available(), budget.limit());
+}
+
 #[test]
 fn memory_is_reserved_before_loading_and_given_back() {
     let (model, _) = matmul_model();

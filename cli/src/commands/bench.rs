@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use edgeopt_models::{Bytes, DataType, Dim, Tensor};
 use edgeopt_runtime::backends::cpu::CpuBackend;
-use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, TensorSpec};
+use edgeopt_runtime::{Backend, CompileOptions, Engine, TensorSpec};
 use serde::Serialize;
 
 use super::lengths::{parse_dim, parse_shape};
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         ..CompileOptions::default()
     };
     let start = Instant::now();
-    let engine = backend.compile(ModelSource::Model(&given.model), &options)?;
+    let engine = given.compile(&backend, &options)?;
     let inputs = engine
         .inputs()
         .iter()

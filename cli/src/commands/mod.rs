@@ -14,10 +14,12 @@ pub(crate) mod verify;
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use edgeopt_models::bundle::{self, Limits, Manifest, Trust};
 use edgeopt_models::{Bytes, Model, onnx};
+use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError, compile_declared};
 
 /// A model as the command line takes it: an ONNX file, or a bundle with its manifest.
 pub(crate) struct Given {
@@ -25,6 +27,21 @@ pub(crate) struct Given {
     pub(crate) model: Model,
     /// What the bundle says about it; none for an ONNX file.
     pub(crate) manifest: Option<Manifest>,
+}
+
+impl Given {
+    /// Compiles the model, held to what its bundle declares if it came in one.
+    pub(crate) fn compile(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<Arc<dyn Engine>, RuntimeError> {
+        let model = ModelSource::Model(&self.model);
+        match &self.manifest {
+            Some(manifest) => compile_declared(manifest, model, backend, options),
+            None => backend.compile(model, options),
+        }
+    }
 }
 
 /// The largest model read out of a bundle into memory.

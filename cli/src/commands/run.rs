@@ -2,12 +2,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use edgeopt_models::Tensor;
 use edgeopt_models::bundle::Postprocessing;
+use edgeopt_models::{Bytes, Tensor};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::{Dataset, write_npz};
+use edgeopt_runtime::memory::Budget;
 use edgeopt_runtime::pipeline::postprocess::{Prediction, interpret};
-use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
+use edgeopt_runtime::{CompileOptions, Engine};
 use serde::Serialize;
 
 use super::read_model;
@@ -17,7 +18,8 @@ use crate::screen::{BOLD, DIM, Screen};
 /// Runs a model on images or arrays and prints what it finds.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  edgeopt run digits.edge --input images/\n  \
-                        edgeopt run model.onnx --input sample.npz --output results/")]
+                        edgeopt run model.onnx --input sample.npz --output results/\n  \
+                        edgeopt run text.edge --input lines/ --memory 64MiB")]
 pub(crate) struct Arguments {
     /// An `.edge` or `.onnx` file.
     model: PathBuf,
@@ -38,6 +40,10 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "N")]
     limit: Option<usize>,
 
+    /// Memory the model may take in all, the backend's own included [default: what the system has available].
+    #[arg(short, long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+
     /// Threads; 0 = all cores.
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -56,9 +62,10 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     let backend = CpuBackend::new()?;
     let options = CompileOptions {
         threads: arguments.threads,
+        budget: Budget::for_system(arguments.memory),
         ..CompileOptions::default()
     };
-    let engine = backend.compile(ModelSource::Model(&given.model), &options)?;
+    let engine = given.compile(&backend, &options)?;
     let names: Vec<String> = engine
         .outputs()
         .iter()

@@ -132,9 +132,9 @@ pub struct TensorInfo {
     pub shape: Vec<DimInfo>,
 }
 
-/// One length: fixed, or a range for a dimension that varies.
+/// One length: fixed, a range for a dimension that varies, or open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, deny_unknown_fields)]
 pub enum DimInfo {
     /// Always this long.
     Fixed(usize),
@@ -148,6 +148,11 @@ pub enum DimInfo {
         opt: usize,
         /// Longest allowed.
         max: usize,
+    },
+    /// Of an output: a length that follows from the inputs' shapes or contents.
+    Open {
+        /// Symbol of the dimension in the graph.
+        symbol: String,
     },
 }
 

@@ -39,6 +39,17 @@ impl Graph {
         });
     }
 
+    /// Lets the system take back the memory of constants that are mapped from a file, in this graph and its subgraphs;
+    /// see [`Tensor::release_pages`](crate::Tensor::release_pages).
+    pub fn release_mapped_constants(&self) {
+        for tensor in self.initializers.values() {
+            tensor.release_pages();
+        }
+        for graph in self.nodes.iter().flat_map(|node| node.subgraphs()) {
+            graph.release_mapped_constants();
+        }
+    }
+
     /// Drops constants that nothing reads, and types of values that no longer exist.
     /// Initializers that are graph inputs or outputs stay. Returns how many constants went.
     pub fn drop_unused_constants(&mut self) -> usize {

@@ -56,6 +56,8 @@ pub fn prepare(
             changes: changes.0,
         })
         .collect();
+    // The passes have read every weight; until the comparison, most of the original ones are not needed again.
+    original.graph.release_mapped_constants();
     Ok(Prepared {
         original,
         model,

@@ -126,6 +126,7 @@ fn collect(
     let model = tapped(model, taps);
     let compile = CompileOptions {
         threads: options.threads,
+        frugal: true,
         ..CompileOptions::default()
     };
     let engine = backend.compile(ModelSource::Model(&model), &compile)?;

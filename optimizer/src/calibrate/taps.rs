@@ -60,7 +60,11 @@ pub fn observed_sizes(
             extra: None,
         });
     }
-    let engine = backend.compile(ModelSource::Model(&probe), &CompileOptions::default())?;
+    let options = CompileOptions {
+        frugal: true,
+        ..CompileOptions::default()
+    };
+    let engine = backend.compile(ModelSource::Model(&probe), &options)?;
     let mut session = Engine::session(engine)?;
     let sizes = session.run(inputs)?.iter().map(|shape| {
         let dims = shape.to_i64().unwrap_or_default();

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use edgeopt_models::{DataType, Tensor};
 use npyz::{DType, NpyHeader, Order};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::{DatasetError, fits};
 use crate::TensorSpec;
@@ -111,20 +113,22 @@ pub(super) fn read_row(path: &Path, spec: &TensorSpec, place: usize) -> Result<T
 /// Reads the arrays named after the inputs.
 pub(super) fn read_npz(path: &Path, inputs: &[TensorSpec]) -> Result<Vec<Tensor>, DatasetError> {
     let file = File::open(path).map_err(|source| DatasetError::io(path, source))?;
-    let mut archive = npyz::npz::NpzArchive::new(std::io::BufReader::new(file))
-        .map_err(|error| DatasetError::array(path, error))?;
+    let mut archive =
+        ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| DatasetError::array(path, error))?;
     let mut arrays = Vec::with_capacity(inputs.len());
-    let mut names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+    let mut names: Vec<String> = archive
+        .file_names()
+        .map(|name| name.map(|name| name.strip_suffix(".npy").unwrap_or(&name).to_owned()))
+        .collect::<Result<_, _>>()
+        .map_err(|error| DatasetError::array(path, error))?;
     names.sort();
     for spec in inputs {
         if names.iter().all(|name| spec.name != **name) {
             let problem = format!("there is no array of this name; there are: {}", names.join(", "));
             return Err(wrong(path, spec, problem));
         }
-        let name = npyz::npz::file_name_from_array_name(&spec.name);
         let member = archive
-            .zip_archive()
-            .by_name(&name)
+            .by_name(&format!("{}.npy", spec.name))
             .map_err(|error| DatasetError::array(path, error))?;
         arrays.push(read_npy(path, member)?);
     }
@@ -201,7 +205,7 @@ fn wrong(path: &Path, spec: &TensorSpec, problem: String) -> DatasetError {
 /// # Errors
 /// When a tensor's type does not exist in NumPy (bfloat16, four-bit, strings), or writing fails.
 pub fn write_npz(out: impl Write + Seek, tensors: &[(&str, &Tensor)]) -> std::io::Result<()> {
-    let mut archive = npyz::zip::ZipWriter::new(out);
+    let mut archive = ZipWriter::new(out);
     for (name, tensor) in tensors {
         let kind = match tensor.dtype() {
             DataType::Float16 => "<f2",
@@ -231,11 +235,11 @@ pub fn write_npz(out: impl Write + Seek, tensors: &[(&str, &Tensor)]) -> std::io
         let padding = 63 - (10 + header.len()) % 64;
         header.push_str(&" ".repeat(padding));
         header.push('\n');
-        let options = npyz::zip::write::FileOptions::default()
-            .compression_method(npyz::zip::CompressionMethod::Stored)
-            .last_modified_time(npyz::zip::DateTime::default())
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
             .large_file(tensor.as_bytes().len() > u32::MAX as usize);
-        archive.start_file(npyz::npz::file_name_from_array_name(name), options)?;
+        archive.start_file(format!("{name}.npy"), options)?;
         archive.write_all(b"\x93NUMPY\x01\x00")?;
         archive.write_all(&(header.len() as u16).to_le_bytes())?;
         archive.write_all(header.as_bytes())?;

@@ -23,7 +23,7 @@ fn npz(path: &Path, tensors: &[(&str, &Tensor)]) {
 fn npy(path: &Path, tensor: &Tensor) {
     let packed = path.with_extension("tmp");
     npz(&packed, &[("x", tensor)]);
-    let mut archive = npyz::zip::ZipArchive::new(File::open(&packed).unwrap()).unwrap();
+    let mut archive = zip::ZipArchive::new(File::open(&packed).unwrap()).unwrap();
     std::io::copy(
         &mut archive.by_name("x.npy").unwrap(),
         &mut File::create(path).unwrap(),

@@ -5,6 +5,8 @@ use std::path::Path;
 use edgeopt_models::bundle::{Color, Layout, Preprocessing, Resize};
 use edgeopt_models::{DataType, Tensor};
 use fast_image_resize as fir;
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
 use image::{DynamicImage, ImageDecoder, ImageReader, RgbImage};
 
 /// Longest accepted side of an image, in pixels, and the memory its decoder may take.
@@ -284,9 +286,15 @@ fn scale_to(image: &RgbImage, width: usize, height: usize) -> Result<RgbImage, I
     let mut scaled = RgbImage::new(width, height);
     let options =
         fir::ResizeOptions::new().resize_alg(fir::ResizeAlg::Interpolation(fir::FilterType::Bilinear));
+    let refused = |problem: &dyn std::fmt::Display| ImageError::Declaration(problem.to_string());
+    // Views of this one pixel type: the untyped ones would compile the kernels of every other type as well.
+    let from = TypedImageRef::<U8x3>::from_buffer(image.width(), image.height(), image)
+        .map_err(|error| refused(&error))?;
+    let mut to =
+        TypedImage::<U8x3>::from_buffer(width, height, &mut scaled).map_err(|error| refused(&error))?;
     fir::Resizer::new()
-        .resize(image, &mut scaled, &options)
-        .map_err(|error| ImageError::Declaration(error.to_string()))?;
+        .resize_typed(&from, &mut to, &options)
+        .map_err(|error| refused(&error))?;
     Ok(scaled)
 }
 

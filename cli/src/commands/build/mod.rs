@@ -1,6 +1,7 @@
 mod golden;
 mod memory;
 mod progress;
+mod ranges;
 mod reporting;
 mod table;
 
@@ -10,20 +11,20 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use edgeopt_models::bundle::{
-    self, AccuracySummary, DimInfo, FORMAT, Manifest, Member, Postprocessing, Precision, Provenance,
-    TaskAccuracy, TensorInfo,
+    self, AccuracySummary, FORMAT, Manifest, Member, Postprocessing, Precision, Provenance, TaskAccuracy,
 };
-use edgeopt_models::{Bytes, Dim, Graph, Model, ValueInfo, onnx};
+use edgeopt_models::{Bytes, Graph, Model, onnx};
 use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Prepared, Progress, make, prepare};
 use edgeopt_optimizer::calibrate::{Method, Samples};
 use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::{Dataset, Labels};
 
-use super::lengths::parse_dim;
+use super::lengths::{Range, parse_dim, parse_range};
 use super::task::{Task, read_task};
 use crate::screen::Screen;
 use progress::Bars;
+use ranges::{Known, Watched};
 
 /// Builds a bundle from an ONNX model: optimized, at the asked precision, compared with the original on your data.
 #[derive(clap::Args)]
@@ -99,6 +100,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME=LENGTH", value_parser = parse_dim)]
     dim: Vec<(String, usize)>,
 
+    /// Lengths that an open dimension of the inputs may have, and the one to tune for [default: what the data has].
+    #[arg(long, value_name = "NAME=MIN:OPT:MAX", value_parser = parse_range)]
+    range: Vec<(String, Range)>,
+
     /// Largest batch the memory is planned for.
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
@@ -125,8 +130,8 @@ enum PrecisionArgument {
 
 /// The data of a build, opened.
 struct Opened {
-    calibration: Option<Dataset>,
-    evaluation: Option<Dataset>,
+    calibration: Option<Watched>,
+    evaluation: Option<Watched>,
     labels: Vec<Option<String>>,
     task: Task,
 }
@@ -160,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
 
     let data = opened.data();
     let sample = match opened.evaluation.as_ref().or(opened.calibration.as_ref()) {
-        Some(samples) => Some(samples.sample(0)?.inputs),
+        Some(samples) => Some(samples.dataset.sample(0)?.inputs),
         None => None,
     };
     let mut candidates = Vec::new();
@@ -195,7 +200,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         if let Some(samples) = &opened.evaluation {
             bars.stage(&format!("timing {precision}"), None);
             candidate.time(
-                &samples.sample(0)?.inputs,
+                &samples.dataset.sample(0)?.inputs,
                 options.timed_runs,
                 options.threads,
                 &backend,
@@ -210,18 +215,16 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
 
     let mut members = BTreeMap::from([(bundle::MODEL.to_owned(), Member::Data(chosen.encoded()?))]);
     if let Some(samples) = &opened.evaluation {
-        members.extend(golden::members(&chosen.model, samples, &backend)?);
+        members.extend(golden::members(&chosen.model, &samples.dataset, &backend)?);
     }
-    let manifest = manifest(
-        arguments,
-        name,
+    let manifest = manifest(arguments, name, &prepared, chosen, &opened)?;
+    bars.stage("comparing layers", None);
+    let layers = reporting::layers(
         &prepared,
         chosen,
-        &opened.task,
-        data.calibration_len,
+        opened.evaluation.as_ref().map(|data| &data.dataset),
+        &backend,
     )?;
-    bars.stage("comparing layers", None);
-    let layers = reporting::layers(&prepared, chosen, opened.evaluation.as_ref(), &backend)?;
     let page = reporting::page(arguments, &manifest, &prepared, &candidates, layers);
     if let Some(path) = &arguments.report {
         std::fs::write(path, &page).with_context(|| format!("cannot write {}", path.display()))?;
@@ -242,11 +245,11 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
 
 impl Opened {
     fn data(&self) -> Data<'_> {
-        let len = |dataset: &Option<Dataset>| dataset.as_ref().map_or(0, Dataset::len);
+        let len = |data: &Option<Watched>| data.as_ref().map_or(0, |data| data.dataset.len());
         Data {
-            calibration: self.calibration.as_ref().map(|dataset| dataset as &dyn Samples),
+            calibration: self.calibration.as_ref().map(|data| data as &dyn Samples),
             calibration_len: len(&self.calibration),
-            evaluation: self.evaluation.as_ref().map(|dataset| dataset as &dyn Samples),
+            evaluation: self.evaluation.as_ref().map(|data| data as &dyn Samples),
             evaluation_len: len(&self.evaluation),
             labels: self.labels.clone(),
             postprocessing: &self.task.postprocessing,
@@ -260,7 +263,9 @@ fn open_data(arguments: &Arguments, model: &Model, task: Task, screen: &Screen) 
         .required_inputs()
         .map(|info| TensorSpec::of(info).with_context(|| format!("input {:?} is no tensor", info.name)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let open = |path: &Path, limit| Dataset::open(path, &inputs, task.preprocessing.as_ref(), Some(limit));
+    let open = |path: &Path, limit| {
+        Dataset::open(path, &inputs, task.preprocessing.as_ref(), Some(limit)).map(Watched::new)
+    };
     let calibration = arguments
         .calibration_data
         .as_deref()
@@ -280,14 +285,14 @@ fn open_data(arguments: &Arguments, model: &Model, task: Task, screen: &Screen) 
     let mut labels = Vec::new();
     if let (Some(path), Some(samples)) = (&arguments.labels, &evaluation) {
         let given = Labels::read(path)?;
-        labels = (0..samples.len())
-            .map(|index| given.get(&samples.id(index)).map(str::to_owned))
+        labels = (0..samples.dataset.len())
+            .map(|index| given.get(&samples.dataset.id(index)).map(str::to_owned))
             .collect();
         if labels.iter().all(Option::is_none) {
             bail!(
                 "{}: none of its labels belongs to a sample; the first sample is {:?}",
                 path.display(),
-                samples.id(0)
+                samples.dataset.id(0)
             );
         }
         if matches!(task.postprocessing, Postprocessing::Raw) {
@@ -326,9 +331,17 @@ fn manifest(
     name: String,
     prepared: &Prepared,
     chosen: &Candidate,
-    task: &Task,
-    calibration_len: usize,
+    opened: &Opened,
 ) -> anyhow::Result<Manifest> {
+    let task = &opened.task;
+    let known = Known {
+        asked: &arguments.range,
+        batch: arguments.batch,
+        preprocessing: task.preprocessing.as_ref(),
+        data: opened.calibration.iter().chain(&opened.evaluation).collect(),
+    };
+    let inputs = known.inputs(prepared.model.graph.required_inputs())?;
+    let outputs = ranges::outputs(prepared.model.graph.outputs.iter(), &inputs)?;
     let source = std::fs::File::open(&arguments.model)?;
     let mut options = BTreeMap::from([("precision".to_owned(), chosen.precision.to_string())]);
     if chosen.precision == Precision::Int8 {
@@ -336,7 +349,10 @@ fn manifest(
             "calibration_method".into(),
             arguments.calibration_method.to_string(),
         );
-        options.insert("calibration_samples".into(), calibration_len.to_string());
+        options.insert(
+            "calibration_samples".into(),
+            opened.data().calibration_len.to_string(),
+        );
     }
     let task_accuracy = chosen
         .score
@@ -352,8 +368,8 @@ fn manifest(
         name,
         version: arguments.model_version.clone(),
         precision: chosen.precision,
-        inputs: tensor_infos(prepared.model.graph.required_inputs(), arguments.batch)?,
-        outputs: tensor_infos(prepared.model.graph.outputs.iter(), arguments.batch)?,
+        inputs,
+        outputs,
         preprocessing: task.preprocessing.clone(),
         postprocessing: task.postprocessing.clone(),
         memory: chosen.memory.iter().cloned().collect(),
@@ -373,40 +389,6 @@ fn manifest(
         },
         members: BTreeMap::new(),
     })
-}
-
-fn tensor_infos<'a>(
-    values: impl Iterator<Item = &'a ValueInfo>,
-    batch: usize,
-) -> anyhow::Result<Vec<TensorInfo>> {
-    values
-        .map(|info| {
-            let dtype = info
-                .ty
-                .dtype()
-                .with_context(|| format!("{:?} is no tensor", info.name))?;
-            let shape = info.ty.shape().map_or(&[][..], |shape| shape.as_slice());
-            let dims = shape.iter().enumerate().map(|(axis, dim)| match dim {
-                Dim::Known(length) => DimInfo::Fixed(*length),
-                Dim::Symbol(name) => range(name, if axis == 0 { batch } else { 1 }),
-                Dim::Unknown => range(&format!("{}.{axis}", info.name), 1),
-            });
-            Ok(TensorInfo {
-                name: info.name.to_string(),
-                dtype,
-                shape: dims.collect(),
-            })
-        })
-        .collect()
-}
-
-fn range(name: &str, max: usize) -> DimInfo {
-    DimInfo::Range {
-        name: name.to_owned(),
-        min: 1,
-        opt: max.max(1),
-        max: max.max(1),
-    }
 }
 
 /// Parameters of a graph with its subgraphs, for the summary.

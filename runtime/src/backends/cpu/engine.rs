@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString};
 use std::ptr;
 use std::sync::Arc;
 
+use edgeopt_models::bundle::MemoryPlan;
 use edgeopt_models::{Bytes, Dim, Graph, Model, Shape, ValueInfo, ValueType, onnx};
 use ort_sys::{GraphOptimizationLevel, OrtSession, OrtSessionOptions, OrtStatusPtr, OrtTypeInfo};
 
@@ -63,7 +64,7 @@ impl CpuEngine {
         check_tensors_only("input", graph.required_inputs())?;
         check_tensors_only("output", graph.outputs.iter())?;
 
-        let needs = options.memory.unwrap_or_else(|| estimate(graph));
+        let needs = needs(graph, options.plan.as_ref());
         let reservation = match &options.budget {
             Some(budget) => Some(budget.reserve(&name_of(&model), needs)?),
             None => None,
@@ -155,9 +156,8 @@ fn check_tensors_only<'a>(
 const OVERHEAD: Bytes = Bytes::mib(24);
 
 /// What ONNX Runtime takes for a model, from its constants: our storage, which it reads in place, and the copy that it
-/// rearranges for its kernels. A ResNet-50 (98 MiB) took 24 MiB and 2.04 times its weights after the first run. Activations
-/// are not known here: who has planned them gives `CompileOptions::memory`.
-fn estimate(graph: &Graph) -> MemoryUse {
+/// rearranges for its kernels. A ResNet-50 (98 MiB) took 24 MiB and 2.04 times its weights after the first run.
+fn needs(graph: &Graph, plan: Option<&MemoryPlan>) -> MemoryUse {
     let weights: usize = graph
         .initializers
         .values()
@@ -165,6 +165,8 @@ fn estimate(graph: &Graph) -> MemoryUse {
         .sum();
     MemoryUse {
         weights: Bytes::from(weights) + Bytes::from(weights),
+        activations: plan.map_or(Bytes::ZERO, |plan| plan.activations),
+        io: plan.map_or(Bytes::ZERO, |plan| plan.io),
         overhead: OVERHEAD,
         ..MemoryUse::default()
     }
@@ -175,10 +177,11 @@ fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<
     // SAFETY: every call gets the live options and C strings that the library copies.
     unsafe {
         let made = runtime.create(api.ReleaseSessionOptions, |out| (api.CreateSessionOptions)(out))?;
-        let level = if options.optimize {
-            GraphOptimizationLevel::ORT_ENABLE_ALL
-        } else {
-            GraphOptimizationLevel::ORT_DISABLE_ALL
+        // The last level changes the layout of activations and weights to blocks of channels.
+        let level = match (options.optimize, options.frugal) {
+            (true, false) => GraphOptimizationLevel::ORT_ENABLE_ALL,
+            (true, true) => GraphOptimizationLevel::ORT_ENABLE_EXTENDED,
+            (false, _) => GraphOptimizationLevel::ORT_DISABLE_ALL,
         };
         runtime.check((api.SetSessionGraphOptimizationLevel)(made.ptr(), level))?;
         let threads = if options.threads == 0 {
@@ -197,6 +200,11 @@ fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<
         };
         // Constants that the library copies go past its arena, which grows in powers of two.
         set(c"session.use_device_allocator_for_initializers", c"1")?;
+        if options.frugal {
+            set(c"session.disable_prepacking", c"1")?;
+            runtime.check((api.DisableCpuMemArena)(made.ptr()))?;
+            runtime.check((api.DisableMemPattern)(made.ptr()))?;
+        }
         if options.exact_quantization {
             set(c"session.disable_quant_qdq", c"1")?;
         }
