@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test check bench fetch fetch-test text-images minilm voice clean
+.PHONY: help demo test check bench fetch fetch-test text-images minilm voice tensorrt-plugins clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -14,8 +14,12 @@ demo: ## a real model from float to a signed INT8 bundle that reads text
 fetch: ## ONNX Runtime for the CPU backend, into .cache/
 	$(FETCH) onnxruntime
 
-fetch-test: ## what the tests need beside the code, into .cache/
-	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika minilm
+fetch-test: tensorrt-plugins ## what the tests need beside the code, into .cache/
+	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika minilm tensorrt-rtx
+
+tensorrt-plugins: ## the TensorRT plugin for every set of headers there is, into .cache/tensorrt/plugins
+	$(FETCH) tensorrt-headers
+	runtime/tensorrt-plugin/build.sh .cache/tensorrt/plugins
 
 test: fetch-test ## builds and runs every test that needs no GPU
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \

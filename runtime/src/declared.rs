@@ -21,6 +21,7 @@ pub fn compile_declared(
     let largest = manifest.memory.iter().max_by_key(|plan| size(plan));
     let options = CompileOptions {
         plan: options.plan.clone().or_else(|| largest.cloned()),
+        declared: manifest.inputs.clone(),
         ..options.clone()
     };
     Ok(Arc::new(Declared {

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use edgeopt_models::bundle::MemoryPlan;
+use edgeopt_models::bundle::{MemoryPlan, TensorInfo};
 use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
@@ -46,6 +46,8 @@ pub struct CompileOptions {
     /// Activations, inputs and outputs as planned; `None` = not known, and not reserved. What weights and the library
     /// itself take, the backend knows.
     pub plan: Option<MemoryPlan>,
+    /// Inputs as a bundle declares them, for backends that tune for ranges of lengths; empty = from the model alone.
+    pub declared: Vec<TensorInfo>,
     /// Compute quantized models exactly as their Q/DQ graph says (slower): the reference for verification.
     pub exact_quantization: bool,
     /// Let the library fuse and rewrite the graph (`true` for use; `false` to observe every intermediate).
@@ -61,6 +63,7 @@ impl Default for CompileOptions {
             threads: 0,
             budget: None,
             plan: None,
+            declared: Vec::new(),
             exact_quantization: false,
             optimize: true,
             frugal: false,

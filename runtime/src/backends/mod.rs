@@ -1,3 +1,4 @@
 //! The ways to execute a model.
 
 pub mod cpu;
+pub mod tensorrt;

@@ -5,3 +5,4 @@ pub(crate) mod free;
 mod system;
 
 pub use budget::{Budget, BudgetError, Reservation};
+pub use system::available;

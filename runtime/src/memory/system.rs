@@ -7,7 +7,7 @@ use edgeopt_models::Bytes;
 
 /// The memory that can be taken now without swapping or being killed: the smaller of `MemAvailable` and what the
 /// process's control group leaves. `None` where neither is known (not Linux).
-pub(super) fn available() -> Option<Bytes> {
+pub fn available() -> Option<Bytes> {
     let system = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| mem_available(&text));

@@ -1,0 +1,248 @@
+//! Engines on disk: TensorRT's bytes behind a header of our own, which says what they are before the library sees them.
+//!
+//! TensorRT crashes or misbehaves on some damaged engines, and its own message about a foreign one does not say what
+//! differs. So a file holds, in this order: the magic, the header's length (32 bits, little-endian), the header (JSON),
+//! TensorRT's bytes.
+
+use std::io::Write;
+use std::path::Path;
+
+use edgeopt_models::Bytes;
+use edgeopt_models::bundle::digest_of;
+use serde::{Deserialize, Serialize};
+
+use super::failure::TensorRtError;
+use super::limits::BuildLimits;
+
+const MAGIC: &[u8; 8] = b"EDGEPLAN";
+const FORMAT: u32 = 1;
+/// A header takes less than 1 KiB.
+const LONGEST_HEADER: usize = 64 << 10;
+
+/// What an engine depends on: with another value of any of these it must be built again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineKey {
+    /// SHA-256 of the encoded model.
+    pub model: String,
+    /// Product and version of the library: `TensorRT 10.3.0`.
+    pub library: String,
+    /// Compute capability of the GPU, `sm_87`; `portable` for engines that do not depend on one.
+    pub target: String,
+    /// Scratch memory of any one layer.
+    pub workspace: Option<Bytes>,
+    /// Everything else that changes the engine, by name.
+    pub options: std::collections::BTreeMap<String, String>,
+}
+
+impl EngineKey {
+    /// The key for a model built by a library for a target.
+    pub fn new(model: &[u8], library: String, target: String, limits: &BuildLimits) -> std::io::Result<Self> {
+        Ok(Self {
+            model: digest_of(model)?.0,
+            library,
+            target,
+            workspace: limits.workspace,
+            options: std::collections::BTreeMap::new(),
+        })
+    }
+
+    /// What differs in `other`, in words; empty if they are equal.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut compare = |what: &str, wanted: &str, present: &str| {
+            if wanted != present {
+                found.push(format!("{what} {present}, here {wanted}"));
+            }
+        };
+        compare("built from model", &self.model, &other.model);
+        compare("built by", &self.library, &other.library);
+        compare("built for", &self.target, &other.target);
+        let shown = |bytes: Option<Bytes>| bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        compare("workspace", &shown(self.workspace), &shown(other.workspace));
+        for name in self.options.keys().chain(other.options.keys()) {
+            let value = |key: &Self| key.options.get(name).cloned().unwrap_or_else(|| "not set".into());
+            compare(name, &value(self), &value(other));
+        }
+        found.dedup();
+        found
+    }
+
+    /// A name for a file: hex digits of a digest over the key.
+    pub fn file_stem(&self) -> String {
+        // A structure of strings and numbers always becomes JSON, and reading from memory does not fail.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        let mut digest = digest_of(&json[..]).map(|(digest, _)| digest).unwrap_or_default();
+        digest.truncate(32);
+        digest
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    format: u32,
+    key: EngineKey,
+    plan_bytes: Bytes,
+    plan_sha256: String,
+}
+
+/// Why a file is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanProblem {
+    /// Not one of ours.
+    #[error("it is not an engine that edgeopt wrote")]
+    Foreign,
+    /// Too short or too long.
+    #[error("it is incomplete: it has {found} of {expected}")]
+    Size {
+        /// Bytes that should be there.
+        expected: Bytes,
+        /// Bytes that are there.
+        found: Bytes,
+    },
+    /// The digest does not match.
+    #[error("it is damaged: its digest is not the one in its header")]
+    Damaged,
+    /// Built for something else.
+    #[error("it was built for something else: {}", .0.join("; "))]
+    Differs(Vec<String>),
+}
+
+/// The file's bytes for an engine.
+///
+/// # Errors
+/// Never for keys that [`EngineKey::new`] makes.
+pub fn encode(key: &EngineKey, plan: &[u8]) -> std::io::Result<Vec<u8>> {
+    let header = serde_json::to_vec(&Header {
+        format: FORMAT,
+        key: key.clone(),
+        plan_bytes: Bytes::from(plan.len()),
+        plan_sha256: digest_of(plan)?.0,
+    })?;
+    let mut bytes = Vec::with_capacity(MAGIC.len() + 4 + header.len() + plan.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&header);
+    bytes.extend_from_slice(plan);
+    Ok(bytes)
+}
+
+/// Writes an engine beside `path`, then renames.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write(path: &Path, key: &EngineKey, plan: &[u8]) -> Result<(), TensorRtError> {
+    let failed = |error: std::io::Error| TensorRtError::File {
+        path: path.into(),
+        problem: error.to_string(),
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(&encode(key, plan).map_err(failed)?)
+        .map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+/// The key and TensorRT's bytes of a file, checked to be whole.
+///
+/// # Errors
+/// See [`PlanProblem`].
+pub fn decode(bytes: &[u8]) -> Result<(EngineKey, &[u8]), PlanProblem> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(PlanProblem::Foreign)?;
+    let short = |expected: usize| PlanProblem::Size {
+        expected: Bytes::from(expected),
+        found: Bytes::from(bytes.len()),
+    };
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or(short(MAGIC.len() + 4))?;
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > LONGEST_HEADER {
+        return Err(PlanProblem::Foreign);
+    }
+    let (header, plan) = rest
+        .split_at_checked(length)
+        .ok_or(short(MAGIC.len() + 4 + length))?;
+    let header: Header = serde_json::from_slice(header).map_err(|_| PlanProblem::Foreign)?;
+    if header.format != FORMAT {
+        return Err(PlanProblem::Foreign);
+    }
+    if Bytes::from(plan.len()) != header.plan_bytes {
+        return Err(PlanProblem::Size {
+            expected: header.plan_bytes,
+            found: Bytes::from(plan.len()),
+        });
+    }
+    match digest_of(plan) {
+        Ok((digest, _)) if digest == header.plan_sha256 => Ok((header.key, plan)),
+        _ => Err(PlanProblem::Damaged),
+    }
+}
+
+/// TensorRT's bytes of a file, if it was built for exactly `wanted`.
+///
+/// # Errors
+/// See [`PlanProblem`].
+pub fn decode_for<'a>(bytes: &'a [u8], wanted: &EngineKey) -> Result<&'a [u8], PlanProblem> {
+    let (key, plan) = decode(bytes)?;
+    let differences = wanted.differences(&key);
+    if differences.is_empty() {
+        Ok(plan)
+    } else {
+        Err(PlanProblem::Differs(differences))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> EngineKey {
+        EngineKey::new(
+            b"model",
+            "TensorRT 10.3.0".into(),
+            "sm_87".into(),
+            &BuildLimits::default(),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_written_comes_back_and_every_cut_is_noticed() {
+        let bytes = encode(&key(), b"engine of TensorRT").unwrap();
+        assert_eq!(decode_for(&bytes, &key()), Ok(&b"engine of TensorRT"[..]));
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(matches!(decode(&longer), Err(PlanProblem::Size { .. })));
+        let mut damaged = bytes;
+        *damaged.last_mut().unwrap() ^= 1;
+        assert_eq!(decode(&damaged), Err(PlanProblem::Damaged));
+        assert_eq!(
+            decode(b"ftrt an engine of the library itself"),
+            Err(PlanProblem::Foreign)
+        );
+    }
+
+    #[test]
+    fn what_differs_is_said() {
+        let bytes = encode(&key(), b"engine").unwrap();
+        let mut other = key();
+        other.library = "TensorRT 10.16.0".into();
+        other.workspace = Some(Bytes::mib(64));
+        other.options.insert("ranges".into(), "x 1..4".into());
+        let error = decode_for(&bytes, &other).unwrap_err().to_string();
+        for part in [
+            "built by TensorRT 10.3.0, here TensorRT 10.16.0",
+            "workspace unlimited, here 64.0 MiB",
+            "ranges not set",
+        ] {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+        assert_ne!(other.file_stem(), key().file_stem());
+    }
+}
