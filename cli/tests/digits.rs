@@ -206,6 +206,44 @@ fn a_limit_on_memory_holds_while_running_and_ranges_are_declared() {
 }
 
 #[test]
+fn an_engine_goes_into_the_bundle_or_nothing_is_written() {
+    if !root().join(".cache/tensorrt/lib/libtensorrt_rtx.so.1").exists() {
+        eprintln!("TensorRT-RTX is not there (make fetch-test brings it): nothing was checked");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let bundle = path("digits.edge");
+    let engine = [
+        "--engine",
+        "tensorrt-rtx",
+        "--evaluation-samples",
+        "4",
+        "--memory",
+        "64MiB",
+    ];
+    let mut arguments = build(&bundle, &["--precision", "int8"]);
+    arguments.extend(engine);
+    succeeds(&arguments);
+    succeeds(&["verify", &bundle, "--unsigned"]);
+    let listed = Command::new("tar").args(["-tf", &bundle]).output().unwrap();
+    let members = text(&listed.stdout);
+    assert!(
+        members.contains("engines/tensorrt-rtx-1.7-portable.plan"),
+        "{members}"
+    );
+    // The engine takes far more than the model's own plan; the limit holds for it, too.
+    let other = path("other.edge");
+    let mut arguments = build(&other, &["--precision", "int8", "--evaluation-samples", "4"]);
+    arguments.extend(["--engine", "tensorrt-rtx", "--memory", "4MiB"]);
+    fails(
+        &arguments,
+        &["raise --memory", "of the limit 4.00 MiB, weights take 104 KiB"],
+    );
+    assert!(!Path::new(&other).exists());
+}
+
+#[test]
 fn wrong_input_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use edgeopt_models::Bytes;
 use edgeopt_runtime::Backend;
 use edgeopt_runtime::backends::cpu::CpuBackend;
+use edgeopt_runtime::backends::tensorrt::{Library, Places, TensorRtBackend};
 use edgeopt_runtime::memory::Budget;
 use serde::Serialize;
 
@@ -58,7 +59,7 @@ pub(crate) fn run(_: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let findings = Findings {
         processor: processor(),
         memory_available: Budget::for_system(None).map(|budget| budget.limit()),
-        backends: vec![cpu, not_built("cuda"), not_built("tensorrt")],
+        backends: vec![cpu, not_built("cuda"), tensorrt()],
     };
     screen.result(&findings, show)?;
     let usable = findings.backends.iter().any(|backend| backend.usable);
@@ -67,6 +68,28 @@ pub(crate) fn run(_: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// TensorRT is usable for building with its library and plugin, for running with a GPU as well.
+fn tensorrt() -> BackendFinding {
+    let (usable, detail) = match Library::find(None, &Places::usual()) {
+        Err(error) => (false, error.to_string()),
+        Ok(library) => {
+            let found = format!("{library:?}, plugin {}", library.plugin.display());
+            match TensorRtBackend::new(&Places::usual(), None) {
+                Ok(backend) => (true, backend.description()),
+                Err(error) => (
+                    false,
+                    format!("{found}: builds engines, but does not run them here: {error}"),
+                ),
+            }
+        }
+    };
+    BackendFinding {
+        name: "tensorrt",
+        usable,
+        detail,
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,3 +1,4 @@
+mod engine;
 mod golden;
 mod memory;
 mod progress;
@@ -108,6 +109,15 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
 
+    /// Also builds an engine with the TensorRT of this machine and adds it to the bundle. An engine serves one version of
+    /// TensorRT and, but for TensorRT-RTX, one kind of GPU; devices with others build their own.
+    #[arg(long, value_enum, value_name = "LIBRARY")]
+    engine: Option<engine::EngineArgument>,
+
+    /// How long the engine's builder may search: 0 (fast build) to 5 (fast engine) [default: TensorRT's].
+    #[arg(long, value_name = "LEVEL", requires = "engine", value_parser = clap::value_parser!(u8).range(0..=5))]
+    optimization_level: Option<u8>,
+
     /// Also writes the report (an HTML page, part of the bundle) to this file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -213,11 +223,21 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     };
     check_drop(arguments, chosen)?;
 
-    let mut members = BTreeMap::from([(bundle::MODEL.to_owned(), Member::Data(chosen.encoded()?))]);
+    let encoded = chosen.encoded()?;
+    let manifest = manifest(arguments, name, &prepared, chosen, &opened)?;
+    let mut members = BTreeMap::new();
+    if let Some(engine) = arguments.engine {
+        let asked = engine::Asked {
+            library: engine,
+            level: arguments.optimization_level,
+            memory: arguments.memory,
+        };
+        members.extend([engine::member(&asked, &encoded, &manifest, screen)?]);
+    }
+    members.insert(bundle::MODEL.to_owned(), Member::Data(encoded));
     if let Some(samples) = &opened.evaluation {
         members.extend(golden::members(&chosen.model, &samples.dataset, &backend)?);
     }
-    let manifest = manifest(arguments, name, &prepared, chosen, &opened)?;
     bars.stage("comparing layers", None);
     let layers = reporting::layers(
         &prepared,

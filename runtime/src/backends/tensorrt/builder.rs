@@ -14,6 +14,7 @@ use super::layers::EngineLayer;
 use super::library::Library;
 use super::limits::BuildLimits;
 use super::shapes::InputRange;
+use crate::MemoryUse;
 
 /// Told what a build does, from threads of the library.
 pub trait BuildEvents: Sync {
@@ -67,6 +68,9 @@ pub struct BuiltEngine {
     pub peak_device_memory: Bytes,
     /// The library's view of inputs and outputs: name and lengths, -1 = open.
     pub tensors: Vec<(String, Vec<i64>)>,
+    /// What the engine takes while it runs: weights, and intermediate values with scratch memory. In the library's words
+    /// at the end of the build; `None` where it says nothing.
+    pub memory: Option<MemoryUse>,
     /// The engine's layers, if details were asked for and the library lists them.
     pub layers: Vec<EngineLayer>,
 }
@@ -186,6 +190,7 @@ pub(super) fn build_with(
     let tensors = heard.take_tensors();
     Ok(BuiltEngine {
         layers: heard.take_layers(),
+        memory: heard.take_memory(),
         plan: outputs.plan.into_inner().unwrap_or_else(PoisonError::into_inner),
         timing_cache: Some(
             outputs

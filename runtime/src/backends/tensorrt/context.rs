@@ -13,6 +13,7 @@ use super::abi::{self, Callbacks, Context as RawContext, Table, event, source};
 use super::builder::BuildEvents;
 use super::failure::ParserProblem;
 use super::layers::{self, EngineLayer};
+use crate::MemoryUse;
 
 /// Device memory that the library asks for through us.
 pub(super) trait DeviceMemory: Send + Sync {
@@ -30,6 +31,7 @@ pub(super) struct Heard {
     problems: Mutex<Vec<ParserProblem>>,
     tensors: Mutex<Vec<HeardTensor>>,
     layers: Mutex<Vec<EngineLayer>>,
+    memory: Mutex<Option<MemoryUse>>,
 }
 
 /// An input or output that the library described.
@@ -53,6 +55,30 @@ impl Heard {
 
     pub(super) fn take_problems(&self) -> Vec<ParserProblem> {
         std::mem::take(&mut *lock(&self.problems))
+    }
+
+    /// What the engine takes, as the library says at the end of a build.
+    pub(super) fn take_memory(&self) -> Option<MemoryUse> {
+        lock(&self.memory).take()
+    }
+
+    fn note_memory(&self, message: &str) {
+        let bytes = |name: &str| {
+            message
+                .strip_prefix(name)?
+                .strip_suffix(" bytes")?
+                .trim()
+                .parse()
+                .ok()
+                .map(Bytes)
+        };
+        let mut memory = lock(&self.memory);
+        if let Some(bytes) = bytes("Total Weights Memory:") {
+            memory.get_or_insert_default().weights = bytes;
+        }
+        if let Some(bytes) = bytes("Total Activation Memory:") {
+            memory.get_or_insert_default().activations = bytes;
+        }
     }
 
     pub(super) fn take_layers(&self) -> Vec<EngineLayer> {
@@ -218,6 +244,7 @@ unsafe extern "C" fn on_log(data: *mut c_void, severity: i32, message: *const c_
     // SAFETY: called while the context is open; the plugin passes C strings.
     let (user, message) = unsafe { (user(data), text(message)) };
     lock(&user.heard.layers).extend(layers::parse(&message));
+    user.heard.note_memory(&message);
     match severity {
         0 | 1 => tracing::error!(target: "tensorrt", "{message}"),
         2 => tracing::warn!(target: "tensorrt", "{message}"),
@@ -258,9 +285,11 @@ unsafe extern "C" fn on_allocate(
 ) -> *mut c_void {
     // SAFETY: called while the context is open.
     let user = unsafe { user(data) };
-    user.accounting.as_ref().map_or(std::ptr::null_mut(), |accounting| {
-        accounting.allocate(bytes, alignment)
-    })
+    user.accounting
+        .as_ref()
+        .map_or(std::ptr::null_mut(), |accounting| {
+            accounting.allocate(bytes, alignment)
+        })
 }
 
 unsafe extern "C" fn on_deallocate(data: *mut c_void, memory: *mut c_void, _: *mut c_void) -> i32 {
@@ -287,11 +316,7 @@ unsafe extern "C" fn on_error(
     if from == source::PARSER {
         let mut problems = lock(&user.heard.problems);
         if problems.len() < MOST_MESSAGES {
-            problems.push(ParserProblem {
-                node: some(node),
-                op: some(op),
-                description,
-            });
+            problems.push(ParserProblem::new(some(node), some(op), &description));
         }
         return;
     }
@@ -343,6 +368,23 @@ mod tests {
             unsafe { std::alloc::alloc(layout).cast() }
         }
         fn deallocate(&self, _: *mut c_void) {}
+    }
+
+    #[test]
+    fn the_engines_memory_is_heard_from_the_log() {
+        let heard = Heard::default();
+        for message in [
+            "Total Activation Memory: 8405504 bytes",
+            "Total Weights Memory: 109192 bytes",
+            "Total: 5 bytes",
+        ] {
+            heard.note_memory(message);
+        }
+        let memory = heard.take_memory().unwrap();
+        assert_eq!(
+            (memory.weights, memory.activations),
+            (Bytes(109_192), Bytes(8_405_504))
+        );
     }
 
     #[test]

@@ -255,3 +255,11 @@ impl Device for CudaDevice {
             .map(|()| unsafe { sys::cuGraphExecDestroy(graph.cast()) });
     }
 }
+
+/// The compute capability of the first GPU, `sm_87`.
+///
+/// # Errors
+/// When there is no driver or no GPU.
+pub fn gpu() -> Result<String, String> {
+    Ok(CudaDevice::open()?.target().to_owned())
+}

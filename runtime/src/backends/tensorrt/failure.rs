@@ -16,6 +16,27 @@ pub struct ParserProblem {
     pub description: String,
 }
 
+impl ParserProblem {
+    /// A problem from what the parser says. Lines about the missing driver, which building does not need, are left out.
+    pub(super) fn new(node: Option<String>, op: Option<String>, said: &str) -> Self {
+        let lines: Vec<&str> = said
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.contains("cudaError 35"))
+            .collect();
+        let description = match lines.join(": ") {
+            // The failed condition of an importer that takes nothing.
+            text if text == "false" => "this TensorRT does not support the operator".to_owned(),
+            text => text,
+        };
+        Self {
+            node,
+            op,
+            description,
+        }
+    }
+}
+
 impl fmt::Display for ParserProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.node, &self.op) {

@@ -26,6 +26,7 @@ mod watch;
 pub use backend::{BUILD_FLOOR, TensorRtBackend};
 pub use builder::{BuildEvents, BuiltEngine, EngineOptions, Watched, build_engine};
 pub use cache::{Cached, EngineCache};
+pub use device::gpu;
 pub use failure::{ParserProblem, Stop, TensorRtError};
 pub use identity::{Identity, Product};
 pub use layers::EngineLayer;
