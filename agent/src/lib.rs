@@ -1,5 +1,7 @@
-//! The fleet protocol that devices and operators share: topics and messages over MQTT.
+//! The device daemon's parts, and the fleet protocol that devices and operators share.
 //!
-//! The daemon itself does not exist yet; this crate holds only what both sides must agree on.
+//! - [`config`]: `agent.toml`.
+//! - [`protocol`]: topics and messages over MQTT.
 
+pub mod config;
 pub mod protocol;

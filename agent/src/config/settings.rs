@@ -1,0 +1,331 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use edgeopt_models::Bytes;
+use serde::Deserialize;
+
+use super::size;
+use crate::protocol::{DeviceId, SlotName};
+
+/// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// This device's name in the fleet: the third level of each of its topics.
+    pub device: DeviceId,
+    /// Where the broker is and who we are to it.
+    pub broker: Broker,
+    /// What is kept on disk while the broker is out of reach.
+    #[serde(default)]
+    pub spool: Spool,
+    /// Where bundles and the state of slots are kept.
+    #[serde(default)]
+    pub store: Store,
+    /// Whose bundles may run here.
+    #[serde(default)]
+    pub trust: Trust,
+    /// How much memory models may take.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Places for models, and what feeds them.
+    #[serde(default)]
+    pub slots: BTreeMap<SlotName, Slot>,
+    /// Measurements of the device itself.
+    #[serde(default)]
+    pub telemetry: Telemetry,
+    /// The local interface; absent: none is opened.
+    pub http: Option<Http>,
+}
+
+/// The broker, and how to log in there.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Broker {
+    /// Name or address, without a scheme.
+    pub host: String,
+    /// TCP port; 8883 with TLS and 1883 without, unless given.
+    pub port: Option<u16>,
+    /// Encryption and certificates; absent: plain TCP.
+    pub tls: Option<Tls>,
+    /// User name.
+    pub username: Option<String>,
+    /// File whose first line is the password: not in this file, so that this one can be shown around.
+    pub password_file: Option<PathBuf>,
+    /// Seconds without traffic after which each side checks that the other is there.
+    #[serde(default = "defaults::keep_alive_s")]
+    pub keep_alive_s: u16,
+    /// MQTT client id; the device's name unless given. It must stay the same, for the broker keeps what it could not
+    /// deliver under this name.
+    pub client_id: Option<String>,
+    /// Largest MQTT packet sent or taken.
+    #[serde(default = "defaults::max_packet", deserialize_with = "size::read")]
+    pub max_packet: Bytes,
+}
+
+impl Broker {
+    /// The port in use.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(if self.tls.is_some() { 8883 } else { 1883 })
+    }
+}
+
+/// Encryption of the connection to the broker. Files are read at each connect, so that renewed certificates are used
+/// without a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// PEM file of the authorities that the broker's certificate must come from; absent: the system's.
+    pub ca: Option<PathBuf>,
+    /// PEM file of this device's certificate, with its chain.
+    pub certificate: Option<PathBuf>,
+    /// PEM file of the certificate's private key.
+    pub key: Option<PathBuf>,
+    /// Protocols offered by ALPN, such as `mqtt` or AWS's `x-amzn-mqtt-ca`.
+    #[serde(default)]
+    pub alpn: Vec<String>,
+}
+
+/// The spool: results and telemetry that the broker has not acknowledged yet.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Spool {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Most bytes on disk.
+    #[serde(deserialize_with = "size::read")]
+    pub max: Bytes,
+    /// Bytes after which a new file is begun; space is freed in these steps.
+    #[serde(deserialize_with = "size::read")]
+    pub segment: Bytes,
+    /// What gives way when it is full.
+    pub drop: DropPolicy,
+    /// When records reach the disk.
+    pub sync: Sync,
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Self {
+            directory: "/var/lib/edgeopt/spool".into(),
+            max: Bytes::mib(256),
+            segment: Bytes::mib(4),
+            drop: DropPolicy::Oldest,
+            sync: Sync::Batch,
+        }
+    }
+}
+
+/// Which of too many items is given up. Each one that is, is counted and reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropPolicy {
+    /// The oldest, so that what remains is recent.
+    #[default]
+    Oldest,
+    /// The one that just came, so that nothing taken is ever lost.
+    Newest,
+}
+
+/// When a spooled record is safe from a power cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sync {
+    /// Before its producer goes on: slow storage slows inference down.
+    Record,
+    /// Within a second, several at once.
+    #[default]
+    Batch,
+}
+
+/// The store of bundles.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Most bytes on disk; absent: what the file system has.
+    #[serde(deserialize_with = "size::read_optional")]
+    pub max: Option<Bytes>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            directory: "/var/lib/edgeopt/store".into(),
+            max: None,
+        }
+    }
+}
+
+/// Signatures that a bundle needs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trust {
+    /// Refuse what none of the keys signed.
+    pub require_signature: bool,
+    /// minisign public keys (the base64 line).
+    pub keys: Vec<String>,
+    /// Files with one minisign public key each.
+    pub key_files: Vec<PathBuf>,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self {
+            require_signature: true,
+            keys: Vec::new(),
+            key_files: Vec::new(),
+        }
+    }
+}
+
+/// Memory for models.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Memory {
+    /// The most all models together may take; absent: what the system and the control group leave.
+    #[serde(deserialize_with = "size::read_optional")]
+    pub limit: Option<Bytes>,
+}
+
+/// A place for one model.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slot {
+    /// Where its inputs come from.
+    pub inputs: Vec<Input>,
+    /// Inputs that may wait.
+    #[serde(default = "defaults::queue")]
+    pub queue: u32,
+    /// Which one gives way when more come.
+    #[serde(default)]
+    pub drop: DropPolicy,
+}
+
+/// A source of inputs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Input {
+    /// The slot's topic `models/<slot>/input`.
+    Mqtt {},
+    /// Files that appear in a folder. A file is taken once it is complete: renamed into place, or closed.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Keep files that were taken, in `done/` beside them.
+        #[serde(default)]
+        keep: bool,
+    },
+    /// Requests to the local interface.
+    Http {},
+}
+
+/// Measurements of the device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Seconds between two reports.
+    pub interval_s: u32,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self { interval_s: 60 }
+    }
+}
+
+impl Telemetry {
+    /// Time between two reports.
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_s.into())
+    }
+}
+
+/// The local interface.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// Where it listens.
+    pub listen: Listen,
+}
+
+/// An address only this machine can reach: the interface has no log-in.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Listen {
+    /// `unix:<path>`: a socket whose file mode says who may use it.
+    Unix(PathBuf),
+    /// A loopback address with port.
+    Tcp(SocketAddr),
+}
+
+/// Why a text is not a [`Listen`] address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} {problem}; write `unix:/run/edgeopt/http.sock` or a loopback address such as `127.0.0.1:8080`"
+)]
+pub struct InvalidListen {
+    text: String,
+    problem: &'static str,
+}
+
+impl FromStr for Listen {
+    type Err = InvalidListen;
+    fn from_str(text: &str) -> Result<Self, InvalidListen> {
+        let wrong = |problem| InvalidListen {
+            text: text.to_owned(),
+            problem,
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.starts_with('/') {
+                true => Ok(Self::Unix(path.into())),
+                false => Err(wrong("is not an absolute path")),
+            };
+        }
+        let address: SocketAddr = text
+            .parse()
+            .map_err(|_| wrong("is neither a socket nor an address"))?;
+        match address.ip().is_loopback() {
+            true => Ok(Self::Tcp(address)),
+            false => Err(wrong(
+                "can be reached from other machines, and the interface has no log-in",
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = InvalidListen;
+    fn try_from(text: String) -> Result<Self, InvalidListen> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+mod defaults {
+    use super::Bytes;
+
+    pub(super) fn keep_alive_s() -> u16 {
+        30
+    }
+
+    pub(super) fn max_packet() -> Bytes {
+        Bytes::mib(1)
+    }
+
+    pub(super) fn queue() -> u32 {
+        8
+    }
+}
