@@ -2,11 +2,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Generation, SlotName};
+use super::{Generation, SlotName, TopicName};
 
 /// What a device should run: the whole of it, so that a device that missed any number of messages converges
 /// from the last one alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DesiredState {
     /// Counts up with each change; see [`Generation`].
@@ -17,6 +18,7 @@ pub struct DesiredState {
 
 /// The model a slot should hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SlotSpec {
     /// Name of the model, as in the bundle's manifest.
@@ -27,22 +29,24 @@ pub struct SlotSpec {
     pub sha256: String,
     /// Size of the bundle file in bytes: space is reserved before the download starts.
     pub size: u64,
-    /// Where to get it.
-    pub source: ModelSource,
+    /// Where to get it: tried in this order, each until it fails for good.
+    pub sources: Vec<ModelSource>,
 }
 
 /// Where a device gets a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ModelSource {
     /// `http:`, `https:` or `file:`.
     Url(String),
-    /// Chunks over MQTT, asked for by the device under `blob/<id>`.
-    Blob(String),
+    /// Chunks over MQTT, asked for by the device under `blob/<id>/request`.
+    Blob(TopicName),
 }
 
 /// How far a slot has come towards its specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Nothing there.
@@ -63,6 +67,7 @@ pub enum Phase {
 
 /// One slot as a device reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReportedSlot {
     /// How far the desired model has come.
     pub phase: Phase,
@@ -76,6 +81,7 @@ pub struct ReportedSlot {
 
 /// What a device runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReportedState {
     /// The desired generation this answers.
     pub generation: Generation,
@@ -83,13 +89,17 @@ pub struct ReportedState {
     pub slots: BTreeMap<SlotName, ReportedSlot>,
 }
 
-/// Whether a device is reachable; the offline form is its last will.
+/// Whether a device is reachable. The daemon writes the online form at each connect and the offline form when it stops;
+/// the broker writes the offline form, its last will, when the connection breaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Status {
     /// Connected to the broker.
     pub online: bool,
     /// Version of the daemon.
     pub agent_version: String,
+    /// Drawn at random when the daemon starts. Two values that alternate are two devices with one name.
+    pub instance: String,
 }
 
 #[cfg(test)]
@@ -97,7 +107,7 @@ mod tests {
     use super::*;
 
     const DESIRED: &str = r#"{"generation": 7, "slots": {"detector": {"model": "ppocr-det", "version": "2",
-        "sha256": "ab", "size": 12, "source": {"url": "https://models.example/det.edge"}}}}"#;
+        "sha256": "ab", "size": 12, "sources": [{"url": "https://models.example/det.edge"}, {"blob": "fleet"}]}}}"#;
 
     #[test]
     fn desired_state_reads_back_as_written() {

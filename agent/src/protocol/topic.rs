@@ -1,98 +1,42 @@
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use super::{DeviceId, InvalidName, SlotName, TopicName};
 
 /// First levels of every topic of this protocol.
 const PREFIX: &str = "edgeopt/v1";
 
-/// Longest device, slot or command name, in bytes.
-const MAX_NAME: usize = 64;
-
-/// A name that cannot be a level of an MQTT topic here.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {name:?} is not valid: use 1 to {MAX_NAME} ASCII letters, digits, `-`, `_` or `.`")]
-pub struct InvalidName {
-    what: &'static str,
-    name: String,
-}
-
-macro_rules! name_type {
-    ($(#[$doc:meta])* $type:ident, $what:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $type(String);
-
-        impl $type {
-            /// The name as text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = InvalidName;
-            fn try_from(name: String) -> Result<Self, InvalidName> {
-                let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.');
-                if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
-                    return Err(InvalidName { what: $what, name });
-                }
-                Ok(Self(name))
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = InvalidName;
-            fn from_str(name: &str) -> Result<Self, InvalidName> {
-                name.to_owned().try_into()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(name: $type) -> String {
-                name.0
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-    };
-}
-
-name_type!(
-    /// Identifies a device in the fleet; also its MQTT client id.
-    DeviceId,
-    "device"
-);
-name_type!(
-    /// Names the place on a device that one model occupies, such as `detector`.
-    SlotName,
-    "slot"
-);
-
 /// A topic of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Topic {
-    /// Retained: what the device should run. Operator → device.
+    /// What the device should run.
     Desired,
-    /// Retained: what it runs. Device → operator.
+    /// What it runs.
     Reported,
-    /// Retained, and the device's last will: online or offline.
+    /// Online or offline; also the device's last will.
     Status,
     /// Inputs for the model in a slot.
     Input(SlotName),
     /// Results of the model in a slot.
     Result(SlotName),
-    /// Measurements of one kind: `memory`, `power`, `temperature`, `latency`.
-    Telemetry(String),
-    /// One command and its state.
-    Command(String),
-    /// Chunks of a file the device asked for.
-    Blob(String),
+    /// Measurements of one kind; see [`super::Sample`].
+    Telemetry(TopicName),
+    /// A command; its creator clears it (an empty retained message) after it has seen the end.
+    Command(TopicName),
+    /// How far a command has come; the device clears it once the command is cleared.
+    CommandReply(TopicName),
+    /// Asks for chunks of a bundle.
+    BlobRequest(TopicName),
+    /// Chunks of a bundle.
+    BlobChunk(TopicName),
+}
+
+/// Who publishes on a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// The operator, or whatever acts for them.
+    Operator,
+    /// The device.
+    Device,
+    /// Whoever has inputs for a model.
+    Producer,
 }
 
 /// Why a topic is not of this protocol.
@@ -117,7 +61,9 @@ impl Topic {
             Self::Result(slot) => format!("models/{slot}/result"),
             Self::Telemetry(kind) => format!("telemetry/{kind}"),
             Self::Command(id) => format!("command/{id}"),
-            Self::Blob(id) => format!("blob/{id}"),
+            Self::CommandReply(id) => format!("command/{id}/reply"),
+            Self::BlobRequest(id) => format!("blob/{id}/request"),
+            Self::BlobChunk(id) => format!("blob/{id}/chunk"),
         };
         format!("{PREFIX}/{device}/{tail}")
     }
@@ -135,20 +81,50 @@ impl Topic {
         let levels: Vec<&str> = rest.split('/').collect();
         let (device, tail) = levels.split_first().ok_or_else(foreign)?;
         let device = device.parse()?;
-        // Kinds and ids follow the same rule as slot names.
-        let level = |name: &str| name.parse::<SlotName>().map(String::from);
         let parsed = match tail {
             ["desired"] => Self::Desired,
             ["reported"] => Self::Reported,
             ["status"] => Self::Status,
             ["models", slot, "input"] => Self::Input(slot.parse()?),
             ["models", slot, "result"] => Self::Result(slot.parse()?),
-            ["telemetry", kind] => Self::Telemetry(level(kind)?),
-            ["command", id] => Self::Command(level(id)?),
-            ["blob", id] => Self::Blob(level(id)?),
+            ["telemetry", kind] => Self::Telemetry(kind.parse()?),
+            ["command", id] => Self::Command(id.parse()?),
+            ["command", id, "reply"] => Self::CommandReply(id.parse()?),
+            ["blob", id, "request"] => Self::BlobRequest(id.parse()?),
+            ["blob", id, "chunk"] => Self::BlobChunk(id.parse()?),
             _ => return Err(foreign()),
         };
         Ok((device, parsed))
+    }
+
+    /// Whether the broker keeps the last message for those who come later.
+    pub fn retained(&self) -> bool {
+        matches!(
+            self,
+            Self::Desired | Self::Reported | Self::Status | Self::Command(_) | Self::CommandReply(_)
+        )
+    }
+
+    /// Who publishes here. Each topic has one writer, so that nobody overwrites another's word.
+    pub fn writer(&self) -> Writer {
+        match self {
+            Self::Desired | Self::Command(_) | Self::BlobChunk(_) => Writer::Operator,
+            Self::Input(_) => Writer::Producer,
+            Self::Reported
+            | Self::Status
+            | Self::Result(_)
+            | Self::Telemetry(_)
+            | Self::CommandReply(_)
+            | Self::BlobRequest(_) => Writer::Device,
+        }
+    }
+
+    /// What a device subscribes to: every topic of its own that others write.
+    pub fn device_filters(device: &DeviceId) -> Vec<String> {
+        ["desired", "models/+/input", "command/+", "blob/+/chunk"]
+            .iter()
+            .map(|tail| format!("{PREFIX}/{device}/{tail}"))
+            .collect()
     }
 }
 
@@ -159,18 +135,45 @@ mod tests {
     #[test]
     fn every_topic_survives_writing_and_parsing() {
         let device: DeviceId = "line-3.cam_1".parse().unwrap();
+        for topic in every_topic() {
+            assert_eq!(Topic::parse(&topic.of(&device)), Ok((device.clone(), topic)));
+        }
+    }
+
+    fn every_topic() -> [Topic; 10] {
         let slot: SlotName = "detector".parse().unwrap();
-        for topic in [
+        let name: TopicName = "42".parse().unwrap();
+        [
             Topic::Desired,
             Topic::Reported,
             Topic::Status,
             Topic::Input(slot.clone()),
             Topic::Result(slot),
-            Topic::Telemetry("power".into()),
-            Topic::Command("42".into()),
-            Topic::Blob("a1".into()),
-        ] {
-            assert_eq!(Topic::parse(&topic.of(&device)), Ok((device.clone(), topic)));
+            Topic::Telemetry(name.clone()),
+            Topic::Command(name.clone()),
+            Topic::CommandReply(name.clone()),
+            Topic::BlobRequest(name.clone()),
+            Topic::BlobChunk(name),
+        ]
+    }
+
+    #[test]
+    fn a_device_subscribes_to_what_others_write_and_to_nothing_else() {
+        let device: DeviceId = "d".parse().unwrap();
+        let filters = Topic::device_filters(&device);
+        let matches = |topic: &str| {
+            filters.iter().any(|filter| {
+                let (filter, topic): (Vec<_>, Vec<_>) =
+                    (filter.split('/').collect(), topic.split('/').collect());
+                filter.len() == topic.len() && filter.iter().zip(topic).all(|(f, t)| *f == "+" || *f == t)
+            })
+        };
+        for topic in every_topic() {
+            assert_eq!(
+                matches(&topic.of(&device)),
+                topic.writer() != Writer::Device,
+                "{topic:?}"
+            );
         }
     }
 

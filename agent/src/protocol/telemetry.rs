@@ -1,0 +1,91 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{SlotName, TopicName};
+
+/// Measurements of one kind at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Telemetry {
+    /// Milliseconds since 1970; absent while the device's clock is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_ms: Option<u64>,
+    /// Microseconds since the device was switched on.
+    pub monotonic_us: u64,
+    /// The measurements.
+    pub sample: Sample,
+}
+
+/// Kinds of measurements; the kind is also the last level of the topic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Sample {
+    /// Memory in bytes.
+    Memory {
+        /// What the system could still give.
+        available: u64,
+        /// What it has.
+        total: u64,
+        /// What the daemon holds (resident).
+        resident: u64,
+        /// What models may take together.
+        limit: u64,
+        /// What they have reserved of it.
+        reserved: u64,
+    },
+    /// Watts by power rail.
+    Power(BTreeMap<String, f64>),
+    /// Temperatures.
+    Temperature {
+        /// Degrees Celsius by thermal zone.
+        zones: BTreeMap<String, f64>,
+        /// Whether the system has lowered its clocks because of heat or power.
+        throttled: bool,
+    },
+    /// Latency by slot since the last report.
+    Latency(BTreeMap<SlotName, Latency>),
+    /// The link to the broker and the spool before it.
+    Link {
+        /// Connections made since the daemon started.
+        connects: u64,
+        /// Records that wait in the spool.
+        spooled: u64,
+        /// Records given up because the spool was full.
+        dropped: u64,
+        /// Records refused because they are larger than a packet may be.
+        oversize: u64,
+    },
+}
+
+impl Sample {
+    /// The last level of the topic.
+    pub fn kind(&self) -> TopicName {
+        TopicName::fixed(match self {
+            Self::Memory { .. } => "memory",
+            Self::Power(_) => "power",
+            Self::Temperature { .. } => "temperature",
+            Self::Latency(_) => "latency",
+            Self::Link { .. } => "link",
+        })
+    }
+}
+
+/// Latency of one slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Latency {
+    /// Answers given.
+    pub count: u64,
+    /// Inputs given up because the queue was full.
+    pub dropped: u64,
+    /// Milliseconds within which half of the answers came.
+    pub p50_ms: f64,
+    /// Milliseconds within which 95 of 100 came.
+    pub p95_ms: f64,
+    /// Milliseconds within which 99 of 100 came.
+    pub p99_ms: f64,
+    /// The slowest, in milliseconds.
+    pub max_ms: f64,
+}
