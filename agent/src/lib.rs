@@ -1,7 +1,8 @@
 //! The device daemon's parts, and the fleet protocol that devices and operators share.
 //!
-//! - [`config`]: `agent.toml`.
-//! - [`protocol`]: topics and messages over MQTT.
+//! Start with [`config`] (`agent.toml`), then [`protocol`] (topics and messages over MQTT) and [`link`] (the connection
+//! to the broker, which loses nothing and never gives up).
 
 pub mod config;
+pub mod link;
 pub mod protocol;

@@ -1,5 +1,7 @@
 //! What `agent.toml` accepts, and how it says no.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
 use std::path::Path;
 
 use edgeopt_agent::config::{Config, ConfigError, DropPolicy, Input, Listen, Severity};

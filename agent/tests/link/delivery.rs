@@ -1,0 +1,191 @@
+//! Nothing that the broker has not acknowledged is lost, whatever happens to the connection.
+
+use std::time::Duration;
+
+use edgeopt_agent::link::{DisconnectReason, Environment, Link, LinkState};
+
+use crate::support::packet;
+use crate::support::scripted::ScriptedBroker;
+use crate::support::{PATIENCE, eventually};
+use crate::{Device, generous_outbox, number, numbers, options};
+
+#[test]
+fn results_survive_a_cut_without_acknowledgement_and_a_lost_session() {
+    let broker = ScriptedBroker::start();
+    let device = Device::start(options("d", broker.port()));
+    device.produce(0..10);
+    let mut first = broker.accept_session(false);
+    assert_eq!(numbers(&first.messages(10)), (0..10).collect::<Vec<_>>());
+    drop(first);
+
+    let mut second = broker.accept_session(false);
+    let again = second.messages(10);
+    assert_eq!(
+        numbers(&again),
+        (0..10).collect::<Vec<_>>(),
+        "all again, in order"
+    );
+    assert_eq!(
+        device.outbox.len(),
+        10,
+        "nothing is deleted before its acknowledgement"
+    );
+    for message in &again {
+        second.send(&packet::puback(message.id));
+    }
+    eventually("the outbox is empty", || device.outbox.is_empty());
+    second.stays_silent(Duration::from_millis(200));
+    assert_eq!(device.link.view().counters.connects, 2);
+}
+
+#[test]
+fn order_is_kept_when_a_session_resumes_after_packet_ids_have_wrapped() {
+    let broker = ScriptedBroker::start();
+    let device = Device::start(options("d", broker.port()));
+    let mut first = broker.accept_session(false);
+    device.produce(0..1100);
+    let (mut wrapped, mut last_id) = (false, 0);
+    for expected in 0..1090 {
+        let message = first.message().unwrap();
+        assert_eq!(number(&message), expected);
+        wrapped |= message.id < last_id;
+        last_id = message.id;
+        first.send(&packet::puback(message.id));
+    }
+    assert!(wrapped, "the test means to pass the last packet id");
+    first.messages(10);
+    eventually("all but ten are gone", || device.outbox.len() == 10);
+    drop(first);
+
+    let mut second = broker.accept_session(true);
+    assert_eq!(numbers(&second.messages(10)), (1090..1100).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_acknowledgement_out_of_order_deletes_its_own_record_only() {
+    let broker = ScriptedBroker::start();
+    let device = Device::start(options("d", broker.port()));
+    device.produce(0..3);
+    let mut first = broker.accept_session(false);
+    let messages = first.messages(3);
+    first.send(&packet::puback(messages[1].id));
+    eventually("one is deleted", || device.outbox.len() == 2);
+    drop(first);
+
+    let mut second = broker.accept_session(true);
+    let again = second.messages(2);
+    assert_eq!(numbers(&again), [0, 2]);
+    second.send(&packet::puback(again[1].id));
+    second.send(&packet::puback(again[0].id));
+    device.produce(3..5);
+    assert_eq!(numbers(&second.messages(2)), [3, 4], "delivery goes on");
+}
+
+#[test]
+fn a_message_that_is_never_acknowledged_holds_the_window_and_then_costs_the_connection() {
+    let broker = ScriptedBroker::start();
+    let mut options = options("d", broker.port());
+    options.window = 8;
+    options.ack_timeout = Duration::from_millis(600);
+    let device = Device::start(options);
+    let mut first = broker.accept_session(false);
+    eventually("the status is acknowledged", || {
+        first.stays_silent(Duration::from_millis(50));
+        device.link.view().state.is_connected()
+    });
+    device.produce(0..20);
+    let messages = first.messages(8);
+    for message in &messages[1..] {
+        first.send(&packet::puback(message.id));
+    }
+    // The oldest is open: eight beyond it would be the end of the window.
+    assert!(
+        first.message().is_err(),
+        "no more is published, then the connection ends"
+    );
+    let mut second = broker.accept_session(true);
+    let mut delivered = Vec::new();
+    while delivered.len() < 13 {
+        let message = second.message().unwrap();
+        second.send(&packet::puback(message.id));
+        delivered.push(number(&message));
+    }
+    let expected: Vec<u64> = std::iter::once(0).chain(8..20).collect();
+    assert_eq!(delivered, expected);
+}
+
+#[test]
+fn what_is_too_large_is_refused_and_counted_and_blocks_nothing() {
+    let broker = ScriptedBroker::start();
+    let options = options("d", broker.port());
+    let limit = options.packet_limit();
+    let device = Device::start(options);
+    let mut peer = broker.accept_session(false);
+    let refused = device
+        .outbox
+        .push("t".into(), vec![0; limit.bytes()], false)
+        .unwrap_err();
+    assert!(refused.to_string().contains("broker.max_packet"), "{refused}");
+    assert_eq!(device.outbox.refused_count(), 1);
+    device.produce(1..2);
+    assert_eq!(numbers(&peer.messages(1)), [1]);
+    // The largest that is allowed passes.
+    device
+        .outbox
+        .push("t".into(), vec![7; limit.bytes() - 1 - 3 - 2 - 1 - 2], false)
+        .unwrap();
+    device.link.nudge().outbox_changed();
+    assert_eq!(peer.message().unwrap().payload[0], 7);
+    peer.stays_silent(Duration::from_millis(100));
+    assert_eq!(device.link.view().counters.connects, 1);
+}
+
+#[test]
+fn an_outbox_that_holds_something_too_large_loses_only_that() {
+    let broker = ScriptedBroker::start();
+    let options = options("d", broker.port());
+    let outbox = generous_outbox();
+    let too_large = vec![0; options.packet_limit().bytes()];
+    outbox.push("t".into(), too_large, false).unwrap();
+    outbox.push("a/+".into(), b"x".to_vec(), false).unwrap_err();
+    outbox.push("t".into(), b"5".to_vec(), true).unwrap();
+    let (link, _received) = Link::start(options, Box::new(outbox.clone()), Environment::default()).unwrap();
+    let mut peer = broker.accept_session(false);
+    let message = peer.message().unwrap();
+    assert_eq!((number(&message), message.retain, message.qos), (5, true, 1));
+    peer.send(&packet::puback(message.id));
+    eventually("both are gone", || outbox.is_empty());
+    let counters = link.view().counters;
+    assert_eq!(
+        (counters.refused, counters.acknowledged, counters.connects),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn an_acknowledgement_nobody_asked_for_costs_the_connection_and_no_record() {
+    let broker = ScriptedBroker::start();
+    let mut options = options("d", broker.port());
+    options.backoff.base = Duration::from_millis(300);
+    let environment = Environment {
+        random: Box::new(|| 1.0),
+        ..Environment::default()
+    };
+    let device = Device::start_in(options, environment);
+    device.produce(0..2);
+    let mut first = broker.accept_session(false);
+    let messages = first.messages(2);
+    first.send(&packet::puback(messages[1].id + 100));
+    let seen = device.link.watch().wait(PATIENCE, |view| {
+        matches!(
+            view.state,
+            LinkState::Disconnected {
+                reason: DisconnectReason::Protocol(_),
+                ..
+            }
+        )
+    });
+    assert!(seen.is_ok(), "{seen:?}");
+    let mut second = broker.accept_session(true);
+    assert_eq!(numbers(&second.messages(2)), [0, 1]);
+}
