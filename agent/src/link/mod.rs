@@ -22,6 +22,7 @@ mod inbound;
 mod options;
 mod outbox;
 mod packet;
+mod poller;
 mod quarantine;
 mod reason;
 mod session;

@@ -65,7 +65,7 @@ impl Quarantine {
         self.strikes >= self.policy.strikes
     }
 
-    /// A connection lasts: called from time to time, and once at its end.
+    /// A connection lasts: called from time to time.
     pub(super) fn lasting(&mut self, connected_for: Duration) {
         if self.plan == Plan::Usual && connected_for >= self.policy.settled {
             (self.strikes, self.purged) = (0, false);

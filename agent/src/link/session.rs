@@ -1,27 +1,22 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, QoS};
-use rumqttc::{SubAck, SubscribeFilter, SubscribeReasonCode};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use rumqttc::{AsyncClient, Event, EventLoop, Packet, QoS, SubAck, SubscribeFilter, SubscribeReasonCode};
 use tokio::time;
 
+use super::OutboxError;
+use super::poller::{Doorstep, Polled, Poller};
 use super::quarantine::Plan;
-use super::reason::{self, DisconnectReason};
+use super::reason::DisconnectReason;
 use super::supervisor::Context;
 use super::view::{Alarm, LinkState};
-use super::window::{Ticket, Window};
-use super::{Inbound, OutboxError};
+use super::window::{Ticket, Uncorrelated, Window};
 
-/// Requests that wait between us and the client: a full window, acknowledgements of one batch of inbound packets (the
-/// client reads ten at a time), and the few of our own.
+/// Requests that may wait between us and the client: more than the widest window and the few of our own.
 const REQUESTS: usize = 512;
 
 /// How often waiting acknowledgements and a failing outbox are looked at.
 const TICK: Duration = Duration::from_millis(500);
-
-/// How often a full queue of the daemon is tried again.
-const RETRY_INBOUND: Duration = Duration::from_millis(10);
 
 /// How a connection, or the attempt at one, ended.
 pub(super) struct Ended {
@@ -47,6 +42,8 @@ pub(super) async fn run(context: &mut Context, plan: Plan) -> Ended {
         .network_options
         .set_connection_timeout(context.options.network_timeout.as_secs().max(1));
     let window = Window::new(context.options.width());
+    let alarms = context.view.get().alarms;
+    let outbox_fails = alarms.iter().any(|alarm| matches!(alarm, Alarm::Outbox(_)));
     let mut session = Session {
         context,
         client,
@@ -55,37 +52,13 @@ pub(super) async fn run(context: &mut Context, plan: Plan) -> Ended {
         connected: None,
         after: None,
         stopping: false,
+        outbox_fails,
     };
     let reason = session.drive(event_loop).await;
     Ended {
         reason,
         connected_for: session.connected.map(|since| since.elapsed()),
     }
-}
-
-/// Ends the task with the client when the session ends, however that comes.
-struct Poller(JoinHandle<()>);
-
-impl Drop for Poller {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// Polls the client until it fails. In a task of its own, because a poll that is cancelled half-way loses what it had
-/// begun: a connection that is being made would never be finished.
-fn poll(mut event_loop: EventLoop) -> (Poller, mpsc::Receiver<Result<Event, ConnectionError>>) {
-    let (events, received) = mpsc::channel(1);
-    let task = tokio::spawn(async move {
-        loop {
-            let event = event_loop.poll().await;
-            let failed = event.is_err();
-            if events.send(event).await.is_err() || failed {
-                return;
-            }
-        }
-    });
-    (Poller(task), received)
 }
 
 struct Session<'a> {
@@ -97,66 +70,70 @@ struct Session<'a> {
     /// The last message taken from the outbox.
     after: Option<u64>,
     stopping: bool,
+    outbox_fails: bool,
 }
 
 impl Session<'_> {
     async fn drive(&mut self, event_loop: EventLoop) -> DisconnectReason {
-        let (_poller, mut events) = poll(event_loop);
+        let doorstep = Doorstep {
+            inbound: self.context.inbound.clone(),
+            stop: self.context.stop.clone(),
+            stall_timeout: self.context.options.stall_timeout,
+            network_timeout: self.context.options.network_timeout,
+            packet_limit: self.context.options.packet_limit().bytes(),
+            wall: Arc::clone(&self.context.environment.wall),
+        };
+        let mut poller = Poller::start(event_loop, doorstep);
         let mut tick = time::interval(TICK);
         tick.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
         let nudge = self.context.nudge.clone();
         let mut stop = self.context.stop.clone();
         loop {
             let step = tokio::select! {
-                event = events.recv() => match event {
-                    None => Err(DisconnectReason::Protocol("the MQTT client ended without an error".into())),
-                    Some(Ok(event)) => self.on_event(event).await,
-                    Some(Err(error)) => {
-                        let limit = self.context.options.packet_limit().bytes();
-                        Err(reason::classify(&error, limit, &*self.context.environment.wall))
+                polled = poller.next() => match polled {
+                    Polled::Event(event) => self.on_event(&event),
+                    Polled::Received => {
+                        self.context.view.change(|view| view.counters.received += 1);
+                        Ok(())
                     }
+                    Polled::Ended(reason) => Err(reason.into()),
                 },
                 () = nudge.notified() => self.pump(),
                 _ = tick.tick() => self.on_tick(),
                 () = stop.requested(), if !self.stopping => self.begin_stop(),
             };
-            if let Err(reason) = step {
+            let reason = match step {
+                Ok(()) => continue,
                 // A connection that breaks while we say goodbye is over as well.
-                return if self.stopping {
-                    DisconnectReason::Stopped
-                } else {
-                    reason
-                };
-            }
+                Err(_) if self.stopping => DisconnectReason::Stopped,
+                Err(Break::Because(reason)) => reason,
+                Err(Break::ClientGone) => poller.reason().await,
+            };
+            return reason;
         }
     }
 
-    async fn on_event(&mut self, event: Event) -> Result<(), DisconnectReason> {
+    fn on_event(&mut self, event: &Event) -> Step {
         match event {
             Event::Incoming(Packet::ConnAck(accepted)) => self.on_connected(accepted.session_present),
-            Event::Incoming(Packet::Publish(publish)) => self.deliver(publish).await,
             Event::Incoming(Packet::PubAck(acknowledgement)) => self.on_acknowledged(acknowledgement.pkid),
             Event::Incoming(Packet::SubAck(answer)) => {
-                self.on_subscribed(&answer);
+                self.on_subscribed(answer);
                 Ok(())
             }
-            Event::Outgoing(rumqttc::Outgoing::Publish(id)) if id != 0 => self
-                .window
-                .sent(id)
-                .map_err(|error| DisconnectReason::Protocol(error.to_string())),
-            Event::Outgoing(rumqttc::Outgoing::AwaitAck(id)) => Err(DisconnectReason::Protocol(format!(
-                "packet id {id} came round before its acknowledgement"
-            ))),
-            Event::Outgoing(rumqttc::Outgoing::Disconnect) => Err(DisconnectReason::Stopped),
+            Event::Outgoing(rumqttc::Outgoing::Publish(id)) if *id != 0 => Ok(self.window.sent(*id)?),
+            // The client met a packet id whose acknowledgement is open.
+            Event::Outgoing(rumqttc::Outgoing::AwaitAck(id)) => Err(Uncorrelated(*id).into()),
+            Event::Outgoing(rumqttc::Outgoing::Disconnect) => Err(DisconnectReason::Stopped.into()),
             Event::Incoming(_) | Event::Outgoing(_) => Ok(()),
         }
     }
 
-    fn on_connected(&mut self, session_present: bool) -> Result<(), DisconnectReason> {
+    fn on_connected(&mut self, session_present: bool) -> Step {
         let now = Instant::now();
         self.connected = Some(now);
         if self.plan == Plan::Purge {
-            return Err(DisconnectReason::Purged);
+            return Err(DisconnectReason::Purged.into());
         }
         self.context.view.change(|view| {
             view.state = LinkState::Connected {
@@ -169,20 +146,20 @@ impl Session<'_> {
         if self.plan == Plan::Usual && !self.context.options.filters.is_empty() {
             let filters = self.context.options.filters.iter();
             let filters = filters.map(|filter| SubscribeFilter::new(filter.clone(), QoS::AtLeastOnce));
-            self.client.try_subscribe_many(filters).map_err(client_full)?;
+            self.client.try_subscribe_many(filters).map_err(client_gone)?;
         }
         self.publish_status(true)?;
         self.pump()
     }
 
-    fn publish_status(&mut self, online: bool) -> Result<(), DisconnectReason> {
+    fn publish_status(&mut self, online: bool) -> Step {
         let (topic, status) = (
             self.context.options.status_topic(),
             self.context.options.status(online),
         );
         self.client
             .try_publish(topic, QoS::AtLeastOnce, true, status)
-            .map_err(client_full)?;
+            .map_err(client_gone)?;
         self.window.submitted(Ticket::Status, Instant::now());
         Ok(())
     }
@@ -208,11 +185,8 @@ impl Session<'_> {
         });
     }
 
-    fn on_acknowledged(&mut self, id: u16) -> Result<(), DisconnectReason> {
-        let ticket = self
-            .window
-            .acknowledged(id)
-            .map_err(|error| DisconnectReason::Protocol(error.to_string()))?;
+    fn on_acknowledged(&mut self, id: u16) -> Step {
+        let ticket = self.window.acknowledged(id)?;
         if let Ticket::Record(sequence) = ticket {
             let noted = self.context.outbox.acknowledged(sequence);
             self.report_outbox(noted);
@@ -226,7 +200,7 @@ impl Session<'_> {
     }
 
     /// Fills the window from the outbox.
-    fn pump(&mut self) -> Result<(), DisconnectReason> {
+    fn pump(&mut self) -> Step {
         if self.connected.is_none() || self.stopping {
             return Ok(());
         }
@@ -236,7 +210,10 @@ impl Session<'_> {
                 return Ok(());
             }
             let batch = match self.context.outbox.next(self.after, room) {
-                Ok(batch) => batch,
+                Ok(batch) => {
+                    self.report_outbox(Ok(()));
+                    batch
+                }
                 Err(error) => {
                     self.report_outbox(Err(error));
                     return Ok(()); // the next tick tries again
@@ -257,7 +234,7 @@ impl Session<'_> {
                 }
                 self.client
                     .try_publish(record.topic, QoS::AtLeastOnce, record.retain, record.payload)
-                    .map_err(client_full)?;
+                    .map_err(client_gone)?;
                 self.window
                     .submitted(Ticket::Record(record.sequence), Instant::now());
                 self.context.view.change(|view| view.counters.published += 1);
@@ -265,20 +242,23 @@ impl Session<'_> {
         }
     }
 
-    fn report_outbox(&self, result: Result<(), OutboxError>) {
+    fn report_outbox(&mut self, result: Result<(), OutboxError>) {
         match result {
             Err(error) => {
                 tracing::error!("{error}");
+                self.outbox_fails = true;
                 self.context.view.change(|view| view.raise(Alarm::Outbox(error)));
             }
-            Ok(()) => self
-                .context
-                .view
-                .change(|view| view.clear(&Alarm::Outbox(OutboxError(String::new())))),
+            Ok(()) if self.outbox_fails => {
+                self.outbox_fails = false;
+                let kind = Alarm::Outbox(OutboxError(String::new()));
+                self.context.view.change(|view| view.clear(&kind));
+            }
+            Ok(()) => {}
         }
     }
 
-    fn on_tick(&mut self) -> Result<(), DisconnectReason> {
+    fn on_tick(&mut self) -> Step {
         let Some(connected) = self.connected else {
             return Ok(());
         };
@@ -288,70 +268,59 @@ impl Session<'_> {
             .oldest_since()
             .is_some_and(|since| since.elapsed() > limit)
         {
-            return Err(DisconnectReason::Unacknowledged(limit.as_secs()));
+            return Err(DisconnectReason::Unacknowledged(limit.as_secs()).into());
         }
         if let Plan::Deaf { until } = self.plan
             && Instant::now() >= until
         {
-            return Err(DisconnectReason::HoldOver);
+            return Err(DisconnectReason::HoldOver.into());
         }
         self.context.lasting(connected.elapsed());
         self.pump()
     }
 
-    /// Hands a message to the daemon and acknowledges it after that. While the daemon's queue is full nothing else is
-    /// done, which holds the broker back.
-    async fn deliver(&mut self, publish: Publish) -> Result<(), DisconnectReason> {
-        let since = Instant::now();
-        let mut message = Inbound {
-            topic: publish.topic.clone(),
-            payload: publish.payload.to_vec(),
-            retained: publish.retain,
-            duplicate: publish.dup,
-        };
-        loop {
-            match self.context.inbound.try_send(message) {
-                Ok(()) => break,
-                Err(std::sync::mpsc::TrySendError::Disconnected(_)) => return Err(DisconnectReason::Stopped),
-                Err(std::sync::mpsc::TrySendError::Full(back)) => message = back,
-            }
-            let limit = self.context.options.stall_timeout;
-            if self.context.stop.is_requested() {
-                return Ok(()); // not acknowledged: the broker brings it again
-            }
-            if since.elapsed() > limit {
-                return Err(DisconnectReason::ConsumerStalled(limit.as_secs()));
-            }
-            time::sleep(RETRY_INBOUND).await;
-        }
-        self.context.view.change(|view| view.counters.received += 1);
-        self.client.try_ack(&publish).map_err(client_full)
-    }
-
-    fn begin_stop(&mut self) -> Result<(), DisconnectReason> {
+    fn begin_stop(&mut self) -> Step {
         self.stopping = true;
         if self.connected.is_none() {
-            return Err(DisconnectReason::Stopped);
+            return Err(DisconnectReason::Stopped.into());
         }
         self.publish_status(false)
     }
 
     /// Once everything published is acknowledged, the offline status included, the broker may know that we leave on
     /// purpose. Without that it would publish the will, which says the same.
-    fn say_goodbye_when_done(&self) -> Result<(), DisconnectReason> {
+    fn say_goodbye_when_done(&self) -> Step {
         match self.window.is_empty() {
-            true => self.client.try_disconnect().map_err(client_full),
+            true => self.client.try_disconnect().map_err(client_gone),
             false => Ok(()),
         }
     }
 }
 
-/// The queue to the client is larger than all that can be under way, so this says that the client has stopped working.
-fn client_full(error: rumqttc::ClientError) -> DisconnectReason {
-    // Its text would show whole payloads.
-    let kind = match error {
-        rumqttc::ClientError::Request(_) => "has ended",
-        rumqttc::ClientError::TryRequest(_) => "takes no more requests",
-    };
-    DisconnectReason::Protocol(format!("the MQTT client {kind}"))
+/// Why a session cannot go on.
+enum Break {
+    /// For this reason.
+    Because(DisconnectReason),
+    /// The client takes nothing. Its queue is larger than all that can be under way, so it has ended, and the poller knows
+    /// why.
+    ClientGone,
+}
+
+impl From<DisconnectReason> for Break {
+    fn from(reason: DisconnectReason) -> Self {
+        Self::Because(reason)
+    }
+}
+
+impl From<Uncorrelated> for Break {
+    fn from(error: Uncorrelated) -> Self {
+        Self::Because(DisconnectReason::Protocol(error.to_string()))
+    }
+}
+
+type Step = Result<(), Break>;
+
+/// The error itself would only show the request, with its whole payload.
+fn client_gone(_: rumqttc::ClientError) -> Break {
+    Break::ClientGone
 }

@@ -76,6 +76,8 @@ pub(super) async fn run(mut context: Context) {
             .view
             .change(|view| view.state = LinkState::Connecting { attempt });
         let plan = context.quarantine.plan();
+        // From before the attempt: a clock that is set while it runs must not be missed.
+        let clock = JumpDetector::new(context.environment.wall.now(), Instant::now());
         let Ended {
             reason,
             connected_for,
@@ -102,7 +104,7 @@ pub(super) async fn run(mut context: Context) {
                 next_try: now + wait,
             };
         });
-        pause(&mut context, wait, reason.awaits_clock()).await;
+        pause(&context, wait, reason.awaits_clock().then_some(&clock)).await;
     }
     context.view.change(|view| view.state = LinkState::Stopped);
 }
@@ -138,21 +140,22 @@ fn raise_alarms(
 }
 
 /// Waits, unless the link is to stop, or the clock jumps and that may help.
-async fn pause(context: &mut Context, wait: Duration, awaits_clock: bool) {
+async fn pause(context: &Context, wait: Duration, clock: Option<&JumpDetector>) {
     let deadline = time::Instant::now() + wait;
-    let wall = Arc::clone(&context.environment.wall);
-    let detector = JumpDetector::new(wall.now(), Instant::now());
     let mut stop = context.stop.clone();
     loop {
-        let step = match awaits_clock {
-            true => deadline.min(time::Instant::now() + LOOK_AT_CLOCK),
-            false => deadline,
+        if clock.is_some_and(|clock| clock.jumped(context.environment.wall.now(), Instant::now())) {
+            return;
+        }
+        let step = match clock {
+            Some(_) => deadline.min(time::Instant::now() + LOOK_AT_CLOCK),
+            None => deadline,
         };
         tokio::select! {
             () = stop.requested() => return,
             () = time::sleep_until(step) => {}
         }
-        if time::Instant::now() >= deadline || (awaits_clock && detector.jumped(wall.now(), Instant::now())) {
+        if time::Instant::now() >= deadline {
             return;
         }
     }

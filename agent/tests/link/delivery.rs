@@ -1,8 +1,13 @@
 //! Nothing that the broker has not acknowledged is lost, whatever happens to the connection.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use edgeopt_agent::link::{DisconnectReason, Environment, Link, LinkState};
+use edgeopt_agent::link::{
+    Alarm, DisconnectReason, Environment, Link, LinkState, MemoryOutbox, Outbox, OutboxError, Outgoing,
+    Refusal,
+};
 
 use crate::support::packet;
 use crate::support::scripted::ScriptedBroker;
@@ -160,6 +165,64 @@ fn an_outbox_that_holds_something_too_large_loses_only_that() {
         (counters.refused, counters.acknowledged, counters.connects),
         (1, 1, 1)
     );
+}
+
+/// An outbox whose disk fails until the test repairs it.
+struct Broken {
+    content: MemoryOutbox,
+    broken: Arc<AtomicBool>,
+}
+
+impl Outbox for Broken {
+    fn next(&mut self, after: Option<u64>, max: usize) -> Result<Vec<Outgoing>, OutboxError> {
+        match self.broken.load(Ordering::SeqCst) {
+            true => Err(OutboxError("the disk does not answer".into())),
+            false => self.content.next(after, max),
+        }
+    }
+
+    fn acknowledged(&mut self, sequence: u64) -> Result<(), OutboxError> {
+        self.content.acknowledged(sequence)
+    }
+
+    fn refused(&mut self, sequence: u64, why: &Refusal) -> Result<(), OutboxError> {
+        self.content.refused(sequence, why)
+    }
+}
+
+#[test]
+fn an_outbox_that_cannot_be_read_is_an_alarm_and_is_tried_again() {
+    let broker = ScriptedBroker::start();
+    let content = generous_outbox();
+    content.push("t".into(), b"1".to_vec(), false).unwrap();
+    let broken = Arc::new(AtomicBool::new(true));
+    let outbox = Broken {
+        content,
+        broken: Arc::clone(&broken),
+    };
+    let (link, _received) = Link::start(
+        options("d", broker.port()),
+        Box::new(outbox),
+        Environment::default(),
+    )
+    .unwrap();
+    let alarm = Alarm::Outbox(OutboxError("the disk does not answer".into()));
+    let alarmed = |wanted: bool| {
+        link.watch()
+            .wait(PATIENCE, |view| view.alarms.contains(&alarm) == wanted)
+    };
+    // The connection in which it fails, and a later one, in which it recovers.
+    drop(broker.accept_session(false));
+    assert!(alarmed(true).is_ok());
+    let mut peer = broker.accept_session(false);
+    assert!(
+        link.watch()
+            .wait(PATIENCE, |view| view.counters.connects == 2)
+            .is_ok()
+    );
+    broken.store(false, Ordering::SeqCst);
+    assert_eq!(numbers(&peer.messages(1)), [1]);
+    assert!(alarmed(false).is_ok(), "{:?}", link.view());
 }
 
 #[test]

@@ -145,6 +145,27 @@ fn a_full_queue_holds_the_broker_back_and_loses_nothing() {
 }
 
 #[test]
+fn a_long_backlog_is_taken_in_one_connection() {
+    let broker = ScriptedBroker::start();
+    let device = Device::start(options("d", broker.port()));
+    let mut peer = broker.accept_session(true);
+    // All at once, without waiting for acknowledgements: a broker may.
+    let backlog: Vec<u8> = (1..=3000)
+        .flat_map(|id: u16| packet::publish(&message(id.to_string(), id)))
+        .collect();
+    peer.send(&backlog);
+    for id in 1..=3000u16 {
+        assert_eq!(
+            device.received.recv_timeout(PATIENCE).unwrap().payload,
+            id.to_string().into_bytes()
+        );
+    }
+    let acknowledged: Vec<u16> = (1..=3000).map(|_| peer.acknowledgement().unwrap()).collect();
+    assert_eq!(acknowledged, (1..=3000).collect::<Vec<u16>>());
+    assert_eq!(device.link.view().counters.connects, 1);
+}
+
+#[test]
 fn a_queued_message_that_is_too_large_is_met_three_times_then_purged() {
     let broker = ScriptedBroker::start();
     let options = options("d", broker.port());
@@ -163,7 +184,7 @@ fn a_queued_message_that_is_too_large_is_met_three_times_then_purged() {
             "strike {strike}"
         );
         peer.send(&packet::connack(true, 0));
-        peer.try_send(&too_large);
+        drop(peer.try_send(&too_large));
         peer.until_closed();
     }
     // A clean session makes the broker forget the queue; it ends at once.
@@ -223,8 +244,8 @@ fn a_retained_message_that_is_too_large_costs_the_subscriptions_for_a_while_and_
                 true
             }
             Ok(Packet::Subscribe { id, .. }) => {
-                peer.try_send(&packet::suback(id, &[1, 1, 1, 1]));
-                peer.try_send(&too_large);
+                let answer = [packet::suback(id, &[1, 1, 1, 1]), too_large.clone()].concat();
+                drop(peer.try_send(&answer));
                 false
             }
             _ => false, // the purge

@@ -64,8 +64,8 @@ impl Peer {
     }
 
     /// Sends what the other side may already refuse to take.
-    pub(crate) fn try_send(&mut self, bytes: &[u8]) {
-        drop(self.stream.write_all(bytes));
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
     }
 
     /// The CONNECT.
@@ -81,11 +81,13 @@ impl Peer {
         loop {
             match self.read()? {
                 Packet::Publish(publish) if publish.topic.ends_with("/status") => {
-                    self.send(&packet::puback(publish.id));
+                    self.try_send(&packet::puback(publish.id))?;
                 }
                 Packet::Publish(publish) => return Ok(publish),
-                Packet::Subscribe { id, filters } => self.send(&packet::suback(id, &vec![1; filters.len()])),
-                Packet::PingReq => self.send(&packet::pingresp()),
+                Packet::Subscribe { id, filters } => {
+                    self.try_send(&packet::suback(id, &vec![1; filters.len()]))?
+                }
+                Packet::PingReq => self.try_send(&packet::pingresp())?,
                 Packet::PubAck(_) => {}
                 other => panic!("expected a message, got {other:?}"),
             }
@@ -102,9 +104,11 @@ impl Peer {
         loop {
             match self.read()? {
                 Packet::PubAck(id) => return Ok(id),
-                Packet::Publish(publish) => self.send(&packet::puback(publish.id)),
-                Packet::Subscribe { id, filters } => self.send(&packet::suback(id, &vec![1; filters.len()])),
-                Packet::PingReq => self.send(&packet::pingresp()),
+                Packet::Publish(publish) => self.try_send(&packet::puback(publish.id))?,
+                Packet::Subscribe { id, filters } => {
+                    self.try_send(&packet::suback(id, &vec![1; filters.len()]))?
+                }
+                Packet::PingReq => self.try_send(&packet::pingresp())?,
                 other => panic!("expected an acknowledgement, got {other:?}"),
             }
         }
@@ -121,8 +125,10 @@ impl Peer {
 
     /// Answers everything until the client ends the connection.
     pub(crate) fn until_closed(&mut self) {
-        while let Ok(message) = self.message() {
-            self.send(&packet::puback(message.id));
-        }
+        while self
+            .message()
+            .and_then(|message| self.try_send(&packet::puback(message.id)))
+            .is_ok()
+        {}
     }
 }
