@@ -6,6 +6,7 @@
 mod support;
 
 mod delivery;
+mod embedded;
 mod inbound;
 mod lifecycle;
 mod mosquitto;
