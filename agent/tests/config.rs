@@ -138,6 +138,32 @@ fn all_contradictions_come_in_one_message() {
 }
 
 #[test]
+fn a_host_is_only_a_host() {
+    let with_host = |host: &str, tls: bool| {
+        let tls = if tls { "[broker.tls]\n[trust]" } else { "[trust]" };
+        load(
+            &minimal().replace("broker.example", host).replace("[trust]", tls),
+            &[],
+        )
+    };
+    for good in ["broker", "10.0.0.1", "::1"] {
+        assert!(with_host(good, false).is_ok(), "{good}");
+    }
+    for (bad, tls) in [
+        ("", false),
+        ("mqtt://b", false),
+        ("b:1883", false),
+        ("a b", false),
+        ("::1", true),
+    ] {
+        assert!(
+            matches!(with_host(bad, tls), Err(ConfigError::Invalid { .. })),
+            "{bad:?}"
+        );
+    }
+}
+
+#[test]
 fn the_environment_overrides_and_is_named_when_it_is_the_cause() {
     let config = load(
         &minimal(),
@@ -233,4 +259,16 @@ fn the_check_opens_every_file_and_lists_each_that_is_wrong() {
         &format!("directory = {:?}", at("store")),
     );
     assert_eq!(load(&repaired, &[]).unwrap().check(), []);
+    // A key that belongs to another certificate.
+    let other = rcgen::generate_simple_self_signed(vec!["b".into()]).unwrap();
+    std::fs::write(at("not-a-key"), other.signing_key.serialize_pem()).unwrap();
+    let problems = load(&repaired, &[]).unwrap().check();
+    assert_eq!(
+        problems
+            .iter()
+            .map(|found| found.field.as_str())
+            .collect::<Vec<_>>(),
+        ["broker.tls"],
+        "{problems:?}"
+    );
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use edgeopt_models::Bytes;
@@ -9,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Config, Input, Listen, Tls};
+use crate::link;
 
 /// How bad a [`Problem`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +109,14 @@ impl Config {
     pub fn check(&self) -> Vec<Problem> {
         let mut findings = Findings(self.contradictions());
         if let Some(tls) = &self.broker.tls {
+            let before = findings.0.len();
             check_tls_files(tls, &mut findings);
+            // Each file is fine; do they fit together?
+            if findings.0.len() == before
+                && let Err(error) = link::check_tls(tls)
+            {
+                findings.error("broker.tls", error.to_string());
+            }
         }
         if let Some(path) = &self.broker.password_file
             && let Some(text) = findings.file("broker.password_file", path)
@@ -169,12 +178,24 @@ impl Config {
 
     fn check_broker(&self, findings: &mut Findings) {
         let broker = &self.broker;
-        if broker.host.is_empty() || broker.host.contains(|c: char| c.is_whitespace() || c == '/') {
-            let host = &broker.host;
+        let host = &broker.host;
+        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
             findings.error(
                 "broker.host",
                 format!("{host:?} is not a name or address: no scheme, port or path here"),
             );
+        } else if host.contains(':') {
+            if host.parse::<Ipv6Addr>().is_err() {
+                findings.error(
+                    "broker.host",
+                    format!("{host:?}: the port belongs in broker.port"),
+                );
+            } else if broker.tls.is_some() {
+                findings.error(
+                    "broker.host",
+                    format!("{host}: with TLS give a name, not an IPv6 address"),
+                );
+            }
         }
         if broker.port == Some(0) {
             findings.error(

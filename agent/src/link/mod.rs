@@ -43,5 +43,6 @@ pub use packet::{PacketLimit, Refusal};
 pub use quarantine::QuarantinePolicy;
 pub use reason::DisconnectReason;
 pub use tls::TlsError;
+pub(crate) use tls::check_tls;
 pub use view::{Alarm, Counters, LinkState, LinkView};
 pub use watch::Watch;

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::clock::{CertificateTime, WallClock};
+use super::clock::{CertificateTime, SystemClock, WallClock};
 use crate::config::Tls;
 
 /// Why a TLS configuration cannot be used.
@@ -65,6 +65,11 @@ pub(super) fn client_config(tls: &Tls, wall: Arc<dyn WallClock>) -> Result<Clien
     };
     config.alpn_protocols = tls.alpn.iter().map(|name| name.clone().into_bytes()).collect();
     Ok(config)
+}
+
+/// Whether a connection could be made with these files.
+pub(crate) fn check_tls(tls: &Tls) -> Result<(), TlsError> {
+    client_config(tls, Arc::new(SystemClock)).map(drop)
 }
 
 fn authorities(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
