@@ -139,6 +139,7 @@ impl Session<'_> {
             view.state = LinkState::Connected {
                 since: now,
                 session_present,
+                subscribed: false,
             };
             view.counters.connects += 1;
         });
@@ -177,6 +178,9 @@ impl Session<'_> {
             tracing::error!("{alarm}");
         }
         self.context.view.change(|view| {
+            if let LinkState::Connected { subscribed, .. } = &mut view.state {
+                *subscribed = true;
+            }
             if any {
                 view.raise(alarm)
             } else {

@@ -31,6 +31,8 @@ pub enum LinkState {
         since: Instant,
         /// Whether the broker still had the session, with what it could not deliver meanwhile.
         session_present: bool,
+        /// Whether the broker has answered the subscriptions: from then on nothing published is missed.
+        subscribed: bool,
     },
     /// Waiting for the next attempt.
     Disconnected {

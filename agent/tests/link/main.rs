@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use edgeopt_agent::config::Config;
 use edgeopt_agent::link::{
-    BackoffPolicy, Environment, Inbound, Link, LinkOptions, MemoryOutbox, Nudge, PacketLimit,
+    BackoffPolicy, Environment, Inbound, Link, LinkOptions, LinkState, MemoryOutbox, Nudge, PacketLimit,
     QuarantinePolicy,
 };
 
+use support::PATIENCE;
 use support::packet::Publish;
 
 /// Options for a broker on this machine, with waits short enough for tests.
@@ -72,6 +73,14 @@ impl Device {
     fn produce(&self, numbers: std::ops::Range<u64>) {
         produce(&self.outbox, &self.link.nudge(), numbers);
     }
+}
+
+/// Waits until messages can come in.
+fn subscribed(device: &Device) {
+    let seen = device.link.watch().wait(PATIENCE, |view| {
+        matches!(view.state, LinkState::Connected { subscribed: true, .. })
+    });
+    assert!(seen.is_ok(), "{seen:?}");
 }
 
 fn produce(outbox: &MemoryOutbox, nudge: &Nudge, numbers: std::ops::Range<u64>) {

@@ -10,7 +10,7 @@ use edgeopt_agent::protocol::Status;
 use crate::support::authority::{Authority, Identity};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::{PATIENCE, eventually};
-use crate::{Device, options, produce, set};
+use crate::{Device, options, produce, set, subscribed};
 
 fn observer(port: u16) -> Device {
     let mut options = options("observer", port);
@@ -62,7 +62,7 @@ fn results_and_status_pass_and_each_result_once_while_nothing_breaks() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
     let observer = observer(broker.port);
-    connected(&observer);
+    subscribed(&observer);
     let device = Device::start(options("d", broker.port));
     assert!(status(&observer));
     device.produce(0..500);
@@ -77,7 +77,7 @@ fn nothing_is_lost_when_the_broker_restarts_under_load() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = Mosquitto::start(folder.path(), "allow_anonymous true");
     let observer = observer(broker.port);
-    connected(&observer);
+    subscribed(&observer);
     let device = Device::start(options("d", broker.port));
     connected(&device);
     let total = 3000;
@@ -117,9 +117,10 @@ fn a_device_that_vanishes_is_offline_by_its_will() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
     let observer = observer(broker.port);
-    connected(&observer);
+    subscribed(&observer);
     let device = Device::start(options("d", broker.port));
     assert!(status(&observer));
+    subscribed(&device);
     // Its queue is gone: the link ends without a goodbye as soon as a message comes in.
     drop(device.received);
     let mut producer = options("producer", broker.port);
