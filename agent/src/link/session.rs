@@ -38,9 +38,10 @@ pub(super) async fn run(context: &mut Context, plan: Plan) -> Ended {
         }
     };
     let (client, mut event_loop) = AsyncClient::new(mqtt, REQUESTS);
-    event_loop
-        .network_options
-        .set_connection_timeout(context.options.network_timeout.as_secs().max(1));
+    let network = &mut event_loop.network_options;
+    network.set_connection_timeout(context.options.network_timeout.as_secs().max(1));
+    // Small packets go out at once: with Nagle's algorithm an acknowledgement that is due holds each back for 40 ms.
+    network.set_tcp_nodelay(true);
     let window = Window::new(context.options.width());
     let alarms = context.view.get().alarms;
     let outbox_fails = alarms.iter().any(|alarm| matches!(alarm, Alarm::Outbox(_)));

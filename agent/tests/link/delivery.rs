@@ -1,5 +1,6 @@
 //! Nothing that the broker has not acknowledged is lost, whatever happens to the connection.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use edgeopt_agent::link::{
 use crate::support::packet;
 use crate::support::scripted::ScriptedBroker;
 use crate::support::{PATIENCE, eventually};
-use crate::{Device, generous_outbox, number, numbers, options};
+use crate::{Device, generous_outbox, number, numbers, options, set};
 
 #[test]
 fn results_survive_a_cut_without_acknowledgement_and_a_lost_session() {
@@ -165,6 +166,61 @@ fn an_outbox_that_holds_something_too_large_loses_only_that() {
         (counters.refused, counters.acknowledged, counters.connects),
         (1, 1, 1)
     );
+}
+
+#[test]
+fn whatever_a_broker_does_with_its_acknowledgements_everything_arrives() {
+    let total = 200;
+    for seed in 0..6u64 {
+        let mut state = seed;
+        let mut dice = move |sides: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % sides
+        };
+        let broker = ScriptedBroker::start();
+        let mut options = options("d", broker.port());
+        options.backoff.cap = Duration::from_millis(5);
+        let device = Device::start(options);
+        device.produce(0..total);
+        let (mut seen, mut connects) = (BTreeSet::new(), 0);
+        while !device.outbox.is_empty() {
+            let mut peer = broker.accept_session(dice(2) == 0);
+            connects += 1;
+            let mut held = Vec::new();
+            let mut newest = None;
+            while let Ok(message) = peer.message() {
+                // Within a connection messages come in order, each once.
+                assert!(newest < Some(number(&message)), "seed {seed}");
+                newest = Some(number(&message));
+                seen.insert(number(&message));
+                held.push(message.id);
+                // Acknowledge some of what is held, in any order; rarely, cut.
+                let count = dice(4) as usize;
+                for _ in 0..count.min(held.len()) {
+                    let id = held.swap_remove(dice(held.len() as u64) as usize);
+                    drop(peer.try_send(&packet::puback(id)));
+                }
+                if dice(30) == 0 {
+                    break;
+                }
+                let all_out = newest == Some(total - 1);
+                if all_out || held.len() > 8 {
+                    for id in held.drain(..) {
+                        drop(peer.try_send(&packet::puback(id)));
+                    }
+                }
+                if all_out {
+                    // What the outbox still has comes with the next connection.
+                    peer.settle();
+                    break;
+                }
+            }
+        }
+        assert_eq!(seen, set(0..total), "seed {seed}");
+        assert!(connects > 1, "seed {seed} means to cut");
+    }
 }
 
 /// An outbox whose disk fails until the test repairs it.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use edgeopt_agent::config::Tls;
 use edgeopt_agent::link::{Alarm, DisconnectReason, LinkState, Stopped};
 use edgeopt_agent::protocol::Status;
+use edgeopt_models::Bytes;
 
 use crate::support::authority::{Authority, Identity};
 use crate::support::mosquitto::Mosquitto;
@@ -271,4 +272,35 @@ fn certificates_of_both_sides_are_checked() {
         matches!(mismatch, DisconnectReason::Configuration(_)),
         "{mismatch:?}"
     );
+}
+
+#[test]
+fn a_message_too_large_in_the_brokers_queue_is_got_rid_of_and_later_ones_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let device = Device::start(options("d", broker.port));
+    subscribed(&device);
+    let mut generous = options("producer", broker.port);
+    generous.filters = Vec::new();
+    generous.broker.max_packet = Bytes::mib(4);
+    let producer = Device::start(generous);
+    let send = |payload: Vec<u8>| {
+        producer
+            .outbox
+            .push("edgeopt/v1/d/command/1".into(), payload, false)
+            .unwrap();
+        producer.link.nudge().outbox_changed();
+        eventually("the broker has it", || producer.outbox.is_empty());
+    };
+    send(vec![0; 2 << 20]);
+    // The message can be met until the queue is emptied; only then is the device at peace.
+    let peace = device.link.watch().wait(PATIENCE, |view| {
+        view.counters.oversize_inbound == 3
+            && view.alarms.is_empty()
+            && matches!(view.state, LinkState::Connected { subscribed: true, .. })
+    });
+    assert!(peace.is_ok(), "{peace:?}");
+    send(b"small".to_vec());
+    assert_eq!(device.received.recv_timeout(PATIENCE).unwrap().payload, b"small");
+    assert_eq!(device.link.view().counters.oversize_inbound, 3);
 }

@@ -114,6 +114,11 @@ impl Peer {
         }
     }
 
+    /// Gives the client time to take what was sent, before the connection is cut.
+    pub(crate) fn settle(&mut self) {
+        self.stays_silent(Duration::from_millis(50));
+    }
+
     /// Nothing but the protocol's own comes for that long.
     pub(crate) fn stays_silent(&mut self, time: Duration) {
         self.stream.set_read_timeout(Some(time)).unwrap();
