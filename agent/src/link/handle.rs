@@ -51,7 +51,7 @@ pub struct Link {
 
 impl Link {
     /// Starts a thread that connects, and reconnects for ever. Returns the link and the queue of inbound messages, which
-    /// has to be read: see [`LinkOptions::stall_timeout`].
+    /// has to be read: see [`LinkOptions::stall_timeout`]. If its reader is dropped, the link ends at the next message.
     ///
     /// # Errors
     /// When the system gives no thread.
