@@ -3,22 +3,39 @@
 //! `choose` decides node by node and keeps a reason for each that stays in float32; [`to_fp16`] rewrites: half
 //! weights, and casts only where a value crosses between the two kinds, one for each tensor and direction. Graph inputs
 //! and outputs keep their types.
+//!
+//! What stays in float32, because a GPU that computes in half would give something else:
+//!
+//! - operators that are not safe in half, sums of many elements, squares, and normalizations that are written out;
+//! - nodes whose values were seen to come near half's largest number, given calibrated ranges;
+//! - nodes with constants beyond 65504, and what reads their results up to a softmax or another operator whose results
+//!   are small. Masks alone are raised to −65504, and only where that changes nothing (see `masks`);
+//! - nodes with a constant that is 0 in half, such as an epsilon of 1e-12, and the division that it guards. Epsilons are
+//!   never raised to a number that half has: that would change small values silently;
+//! - what reads or gives values of unknown type.
+//!
+//! In a quantized graph, Q/DQ take half scales and with them the type of what is around them (see `quantized`).
 
 mod choose;
 mod constants;
+mod hazards;
+mod masks;
+mod normalization;
+mod operators;
+mod quantized;
+mod rewrite;
 mod simulate;
+mod sums;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use edgeopt_models::graph::{NameGenerator, captured_values};
 use edgeopt_models::shape_inference::{Bindings, InferenceError, infer};
-use edgeopt_models::{DataType, Model, Node, ValueName};
+use edgeopt_models::{DataType, Model, ValueName};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate::CalibrationTable;
 use crate::precision::int8::KeptNode;
 use choose::{Choice, choose};
-use constants::HalfConstants;
 
 pub use simulate::simulate;
 
@@ -28,7 +45,7 @@ pub const LARGEST: f32 = 65504.0;
 /// How to convert.
 #[derive(Clone, Debug)]
 pub struct Fp16Options {
-    /// Nodes whose calibrated output exceeds this magnitude stay in float32; below 65504, to leave room for inputs that
+    /// Nodes with a calibrated input or output that exceeds this magnitude stay in float32; below 65504, to leave room for inputs that
     /// calibration did not see.
     pub range_limit: f32,
     /// Node names to leave in float32; `*` stands for any text.
@@ -67,8 +84,33 @@ pub enum Fp16Error {
     Inference(#[from] InferenceError),
 }
 
-/// Converts the main graph to half precision where that is safe. Subgraphs stay in float32. With `ranges`, nodes whose
-/// outputs were seen to be large stay in float32 too.
+/// The values whose ranges [`to_fp16`] needs: what would become half if nothing were known of ranges.
+///
+/// # Errors
+/// When the model contradicts itself.
+pub fn values_to_watch(model: &Model, options: &Fp16Options) -> Result<Vec<ValueName>, Fp16Error> {
+    let mut model = model.clone();
+    infer(&mut model, &Bindings::default())?;
+    let choices = choose(&model, options, None);
+    let graph = &model.graph;
+    let is_float = |name: &&ValueName| {
+        !name.is_omitted()
+            && !graph.initializers.contains_key(*name)
+            && graph.type_of(name).and_then(|ty| ty.dtype()) == Some(DataType::Float32)
+    };
+    let mut seen = HashSet::new();
+    let halves = graph.nodes.iter().zip(&choices);
+    Ok(halves
+        .filter(|(_, choice)| **choice == Choice::Half)
+        .flat_map(|(node, _)| node.inputs.iter().chain(&node.outputs))
+        .filter(is_float)
+        .filter(|name| seen.insert((*name).clone()))
+        .cloned()
+        .collect())
+}
+
+/// Converts the main graph to half precision where that is safe. Subgraphs stay in float32. With `ranges`, nodes that
+/// were seen to read or give large values stay in float32 too.
 ///
 /// # Errors
 /// When the model contradicts itself.
@@ -92,105 +134,10 @@ pub fn to_fp16(
         }
     }
     if report.converted > 0 {
-        rewrite(model, &choices, &mut report);
+        rewrite::rewrite(model, &choices, &mut report);
+        // The types of before no longer hold.
+        model.graph.value_types.clear();
+        infer(model, &Bindings::default())?;
     }
     Ok(report)
-}
-
-fn rewrite(model: &mut Model, choices: &[Choice], report: &mut Fp16Report) {
-    let mut names = NameGenerator::new(model);
-    let float = float_values(model);
-    let wanted = read_as_float(model, choices);
-    let mut halves: HashMap<ValueName, ValueName> = HashMap::new();
-    let mut constants = HalfConstants::default();
-    let nodes = std::mem::take(&mut model.graph.nodes);
-    let mut rewritten = Vec::with_capacity(nodes.len());
-    for (mut node, choice) in nodes.into_iter().zip(choices) {
-        if *choice != Choice::Half {
-            rewritten.push(node);
-            continue;
-        }
-        for index in 0..node.inputs.len() {
-            let input = node.inputs[index].clone();
-            if !float.contains(&input) || choose::stays_float(&node, index) {
-                continue;
-            }
-            let half = match halves.get(&input) {
-                Some(half) => half.clone(),
-                None => {
-                    let half = names.fresh(&format!("{input}_fp16"));
-                    match model.graph.constant(&input) {
-                        Some(tensor) => {
-                            let tensor = constants.convert(tensor);
-                            model.graph.add_initializer(half.clone(), tensor);
-                        }
-                        None => {
-                            rewritten.push(cast(&mut names, &input, &half, DataType::Float16));
-                            report.casts += 1;
-                        }
-                    }
-                    halves.insert(input, half.clone());
-                    half
-                }
-            };
-            node.inputs[index] = half;
-        }
-        let mut back = Vec::new();
-        for output in node.outputs.iter_mut().filter(|name| float.contains(*name)) {
-            let half = names.fresh(&format!("{output}_fp16"));
-            halves.insert(output.clone(), half.clone());
-            if wanted.contains(output) {
-                back.push(cast(&mut names, &half, output, DataType::Float32));
-            }
-            *output = half;
-        }
-        rewritten.push(node);
-        report.casts += back.len();
-        rewritten.append(&mut back);
-    }
-    report.flushed_weights = constants.flushed;
-    report.clamped_masks = constants.clamped;
-    model.graph.nodes = rewritten;
-    model.graph.value_types.clear();
-    model.graph.drop_unused_constants();
-}
-
-fn cast(names: &mut NameGenerator, from: &ValueName, to: &ValueName, dtype: DataType) -> Node {
-    let name = names.fresh(&format!("{from}_cast"));
-    Node::new("Cast", &name, [from.clone()], [to.clone()]).with("to", i64::from(dtype.to_onnx()))
-}
-
-/// Values of the main graph that are float32 tensors.
-fn float_values(model: &Model) -> HashSet<ValueName> {
-    let graph = &model.graph;
-    let produced = graph.nodes.iter().flat_map(|node| &node.outputs);
-    graph
-        .inputs
-        .iter()
-        .map(|input| &input.name)
-        .chain(graph.initializers.keys())
-        .chain(produced)
-        .filter(|name| !name.is_omitted())
-        .filter(|name| graph.type_of(name).and_then(|ty| ty.dtype()) == Some(DataType::Float32))
-        .cloned()
-        .collect()
-}
-
-/// Values that somebody needs as float32: nodes that stay in it, subgraphs, callers.
-fn read_as_float(model: &Model, choices: &[Choice]) -> HashSet<ValueName> {
-    let mut wanted: HashSet<ValueName> = model
-        .graph
-        .outputs
-        .iter()
-        .map(|output| output.name.clone())
-        .collect();
-    for (node, choice) in model.graph.nodes.iter().zip(choices) {
-        wanted.extend(node.subgraphs().flat_map(captured_values));
-        for (index, input) in node.inputs.iter().enumerate() {
-            if *choice != Choice::Half || choose::stays_float(node, index) {
-                wanted.insert(input.clone());
-            }
-        }
-    }
-    wanted
 }
