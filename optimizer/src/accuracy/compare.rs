@@ -2,7 +2,7 @@ use edgeopt_models::bundle::OutputAccuracy;
 use edgeopt_models::{DataType, Model, Tensor};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError, Session};
 
-use super::Difference;
+use super::sqnr::{Difference, rank, worst_output};
 use crate::calibrate::{SampleError, SampleInputs, Samples};
 
 /// Why two models cannot be compared.
@@ -47,12 +47,9 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// The worst output's SQNR in dB.
+    /// The worst output's SQNR in dB; −∞ if one is no number.
     pub fn min_sqnr_db(&self) -> f64 {
-        self.outputs
-            .iter()
-            .map(|output| output.sqnr_db)
-            .fold(f64::INFINITY, f64::min)
+        worst_output(&self.outputs).map_or(f64::INFINITY, |output| rank(output.sqnr_db))
     }
 }
 

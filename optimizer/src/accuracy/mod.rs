@@ -8,5 +8,6 @@ mod tasks;
 pub use compare::{CompareError, Comparison, Observer, compare};
 pub(crate) use compare::{Runner, open as open_samples};
 pub use layers::{LayerSqnr, layer_sqnr};
-pub use sqnr::{Difference, EXACT_DB};
+pub(crate) use sqnr::rank;
+pub use sqnr::{Difference, EXACT_DB, worst_output};
 pub use tasks::{EmbeddingSimilarity, TextAccuracy, TopK, levenshtein};

@@ -71,6 +71,22 @@ impl Difference {
     }
 }
 
+/// The output that differs most: the lowest SQNR, and before all others one whose SQNR is no number.
+pub fn worst_output(outputs: &[OutputAccuracy]) -> Option<&OutputAccuracy> {
+    outputs
+        .iter()
+        .min_by(|a, b| rank(a.sqnr_db).total_cmp(&rank(b.sqnr_db)))
+}
+
+/// The SQNR for sorting: whatever the sign of a NaN, it comes first.
+pub(crate) fn rank(sqnr_db: f64) -> f64 {
+    if sqnr_db.is_nan() {
+        f64::NEG_INFINITY
+    } else {
+        sqnr_db
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

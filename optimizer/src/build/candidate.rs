@@ -6,12 +6,12 @@ use edgeopt_models::{Bytes, Graph, Model, Tensor, onnx};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
 use serde::{Deserialize, Serialize};
 
-use super::{BuildError, BuildOptions, Data, Prepared, Progress, Score, Scorer};
-use crate::accuracy::{LayerSqnr, compare};
-use crate::calibrate::{CalibrationTable, SampleInputs};
+use super::{BuildError, Data, Prepared, Progress, Score, Scorer};
+use crate::accuracy::{LayerSqnr, compare, rank, worst_output};
+use crate::calibrate::SampleInputs;
 use crate::plan::{PlanError, activations, bound, memory_plan};
-use crate::precision::fp16::{simulate, to_fp16};
-use crate::precision::int8::{KeptNode, quantize, quantize_to_target};
+use crate::precision::fp16::simulate;
+use crate::precision::int8::KeptNode;
 
 /// One precision of a model with what was measured of it.
 #[derive(Clone, Debug)]
@@ -129,9 +129,20 @@ impl Candidate {
         Ok(onnx::write_bytes(&self.model)?)
     }
 
-    /// The worst output's SQNR in dB, once evaluated.
+    /// The worst output's SQNR in dB, once evaluated; −∞ if one is no number.
     pub fn min_sqnr_db(&self) -> Option<f64> {
-        self.outputs.iter().map(|output| output.sqnr_db).reduce(f64::min)
+        worst_output(&self.outputs).map(|output| rank(output.sqnr_db))
+    }
+
+    /// The model to judge accuracy by: with half, ONNX Runtime on a CPU would not round every result where it arises.
+    ///
+    /// # Errors
+    /// When the model contradicts itself.
+    pub fn judged(&self) -> Result<Model, BuildError> {
+        Ok(match self.precision {
+            Precision::Fp32 => self.model.clone(),
+            Precision::Fp16 | Precision::Int8 => simulate(&self.model)?,
+        })
     }
 
     /// Compares with the original on the evaluation data, output by output and by the task's metric.
@@ -152,16 +163,12 @@ impl Candidate {
             &format!("comparing {}", self.precision),
             Some(data.evaluation_len as u64),
         );
-        // ONNX Runtime on a CPU would not round every half result where it arises.
-        let judged = match self.precision {
-            Precision::Fp16 => Some(simulate(&self.model)?),
-            _ => None,
-        };
+        let judged = self.judged()?;
         let mut own = Scorer::new(data.postprocessing, &data.labels);
         let mut original = own.clone();
         let comparison = compare(
             &prepared.original,
-            judged.as_ref().unwrap_or(&self.model),
+            &judged,
             samples,
             backend,
             0,
@@ -226,62 +233,4 @@ impl Candidate {
         }
         Ok(())
     }
-}
-
-pub(super) fn fp16(prepared: &Prepared, options: &BuildOptions) -> Result<Candidate, BuildError> {
-    let mut candidate = Candidate::new(Precision::Fp16, prepared.model.clone());
-    let report = to_fp16(&mut candidate.model, &options.fp16, None)?;
-    candidate.kept = report.kept;
-    if report.flushed_weights > 0 {
-        candidate.notes.push(format!(
-            "{} weights are too small for half and became 0",
-            report.flushed_weights
-        ));
-    }
-    if report.clamped_masks > 0 {
-        candidate.notes.push(format!(
-            "{} masks were raised to the lowest half, -65504",
-            report.clamped_masks
-        ));
-    }
-    Ok(candidate)
-}
-
-pub(super) fn int8(
-    prepared: &Prepared,
-    options: &BuildOptions,
-    table: &CalibrationTable,
-    data: &Data<'_>,
-    backend: &dyn Backend,
-    progress: &dyn Progress,
-) -> Result<Candidate, BuildError> {
-    let target = options.min_sqnr_db.zip(data.evaluation);
-    let Some((target, samples)) = target else {
-        let mut candidate = Candidate::new(Precision::Int8, prepared.model.clone());
-        let report = quantize(&mut candidate.model, table, &options.int8)?;
-        candidate.kept = report.kept;
-        candidate.notes = report.notes;
-        return Ok(candidate);
-    };
-    progress.stage("finding sensitive layers", None);
-    let found = quantize_to_target(
-        &prepared.model,
-        table,
-        &options.int8,
-        samples,
-        backend,
-        target,
-        options.max_tries,
-    )?;
-    let mut candidate = Candidate::new(Precision::Int8, found.model);
-    candidate.kept = found.report.kept;
-    candidate.notes = found.report.notes;
-    candidate.sensitive = found.excluded;
-    if !found.met {
-        candidate.notes.push(format!(
-            "no combination of {} tried reaches {target} dB",
-            found.tries
-        ));
-    }
-    Ok(candidate)
 }

@@ -5,6 +5,7 @@
 
 mod candidate;
 mod error;
+mod precisions;
 mod prepare;
 mod scoring;
 
@@ -19,7 +20,7 @@ pub use scoring::{Score, Scorer};
 
 use crate::calibrate::{CalibrationOptions, CalibrationTable, Method, Samples, calibrate};
 use crate::precision::fp16::Fp16Options;
-use crate::precision::int8::{Int8Options, tensors_to_calibrate};
+use crate::precision::int8::{Int8Options, Placement, tensors_to_calibrate};
 
 /// What to build.
 #[derive(Clone, Debug)]
@@ -34,6 +35,9 @@ pub struct BuildOptions {
     pub fp16: Fp16Options,
     /// How INT8 is placed.
     pub int8: Int8Options,
+    /// What an INT8 build does with the layers that are not quantized: half precision where that is safe, or float32. In
+    /// half, GPUs need no conversions between the layers and half the memory; CPUs compute half in float32 and lose time.
+    pub half_rest: bool,
     /// Leave sensitive layers in float until every output reaches this SQNR in dB.
     pub min_sqnr_db: Option<f64>,
     /// Models the search for sensitive layers may try.
@@ -48,12 +52,14 @@ impl BuildOptions {
     /// The defaults for a precision.
     pub fn new(precision: Precision) -> Self {
         let calibration = CalibrationOptions::default();
+        let int8 = Int8Options::default();
         Self {
             precision,
             method: calibration.method,
             tap_memory: calibration.tap_memory,
             fp16: Fp16Options::default(),
-            int8: Int8Options::default(),
+            half_rest: int8.placement == Placement::TensorRt,
+            int8,
             min_sqnr_db: None,
             max_tries: 8,
             threads: 0,
@@ -72,7 +78,7 @@ pub trait Progress {
 
 /// Data to build with.
 pub struct Data<'a> {
-    /// Typical inputs, for ranges. Needed for INT8.
+    /// Typical inputs, for ranges. Needed for INT8; with them, FP16 leaves values that half cannot hold in float32.
     pub calibration: Option<&'a dyn Samples>,
     /// How many calibration samples there are.
     pub calibration_len: usize,
@@ -99,7 +105,7 @@ pub fn make(
 ) -> Result<Candidate, BuildError> {
     match options.precision {
         Precision::Fp32 => Ok(Candidate::new(Precision::Fp32, prepared.model.clone())),
-        Precision::Fp16 => candidate::fp16(prepared, options),
+        Precision::Fp16 => precisions::fp16(prepared, options, data, backend, progress),
         Precision::Int8 => {
             let samples = data.calibration.ok_or(BuildError::NoCalibrationData)?;
             let table = calibration(
@@ -110,7 +116,7 @@ pub fn make(
                 backend,
                 progress,
             )?;
-            candidate::int8(prepared, options, &table, data, backend, progress)
+            precisions::int8(prepared, options, &table, data, backend, progress)
         }
     }
 }

@@ -4,6 +4,7 @@
 //! kept of each is a [`Statistics`] of fixed size, so memory does not depend on the number of samples.
 
 mod collect;
+mod extremes;
 mod histogram;
 mod method;
 mod samples;
@@ -13,6 +14,7 @@ mod table;
 pub mod taps;
 
 pub use collect::{CalibrationError, CalibrationOptions, calibrate};
+pub use extremes::extremes;
 pub use histogram::Histogram;
 pub use method::{Method, ParseMethodError};
 pub use samples::{SampleError, SampleInputs, Samples};

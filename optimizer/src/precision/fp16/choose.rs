@@ -9,9 +9,7 @@ use half::f16;
 use super::hazards::Hazards;
 use super::masks::{LARGEST_SCORE, is_harmless};
 use super::normalization::{divides_by_root, normalizations};
-use super::operators::{
-    computes, gives_float, moves, quantizes, reads_shape_only, stays_float, too_large,
-};
+use super::operators::{computes, gives_float, moves, quantizes, reads_shape_only, stays_float, too_large};
 use super::{Fp16Options, quantized, sums};
 use crate::calibrate::CalibrationTable;
 use crate::precision::pattern;
@@ -83,7 +81,12 @@ impl<'a> Chooser<'a> {
     fn next(&mut self, index: usize) -> Choice {
         let node = &self.graph.nodes[index];
         let unknown = |name: &ValueName| !name.is_omitted() && !self.dtypes.contains_key(name);
-        let floats = || node.inputs.iter().chain(&node.outputs).any(|name| self.is_float(name));
+        let floats = || {
+            node.inputs
+                .iter()
+                .chain(&node.outputs)
+                .any(|name| self.is_float(name))
+        };
         let choice = if node.outputs.iter().any(unknown) {
             Choice::Float("the types of its outputs do not follow from the graph")
         } else if !floats() || reads_shape_only(node) {
@@ -110,8 +113,9 @@ impl<'a> Chooser<'a> {
             self.halves.extend(halves);
         }
         let dtypes = &self.dtypes;
-        let may_be_float =
-            |name: &ValueName| !name.is_omitted() && dtypes.get(name).is_none_or(|dtype| *dtype == DataType::Float32);
+        let may_be_float = |name: &ValueName| {
+            !name.is_omitted() && dtypes.get(name).is_none_or(|dtype| *dtype == DataType::Float32)
+        };
         let guard = has_guard(node, self.graph);
         self.hazards
             .follow(node, self.graph, choice == Choice::Half, guard, may_be_float);
@@ -151,10 +155,7 @@ impl<'a> Chooser<'a> {
     /// Why the node cannot compute in half.
     fn obstacle(&self, node: &'a Node, index: usize) -> Option<&'static str> {
         let excluded = &self.options.exclude;
-        if excluded
-            .iter()
-            .any(|wanted| pattern::matches(wanted, &node.name))
-        {
+        if excluded.iter().any(|wanted| pattern::matches(wanted, &node.name)) {
             return Some("excluded by name");
         }
         if !node.domain.is_empty() {
@@ -196,7 +197,9 @@ impl<'a> Chooser<'a> {
     }
 
     fn constant_obstacle(&self, node: &'a Node) -> Option<&'static str> {
-        if self.constants(node).any(|(_, tensor)| too_large(tensor)) && !is_harmless(node, self.model, self.uses) {
+        if self.constants(node).any(|(_, tensor)| too_large(tensor))
+            && !is_harmless(node, self.model, self.uses)
+        {
             return Some("a constant is beyond 65504");
         }
         let vanishing = self.constants(node).any(|(index, tensor)| {

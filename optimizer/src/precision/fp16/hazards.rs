@@ -49,7 +49,8 @@ impl Hazards {
         let large = reads(&self.large) || (!half && has_large_constant(node, graph));
         let guarded = guard || (keeps_guard(node) && reads(&self.guarded));
         let reciprocal = node.is("Reciprocal") && reads(&self.guarded);
-        let inverse = reciprocal || ((moves(node) || node.is("Sqrt") || node.is("Cast")) && reads(&self.inverse));
+        let inverse =
+            reciprocal || ((moves(node) || node.is("Sqrt") || node.is("Cast")) && reads(&self.inverse));
         let outputs = || node.outputs.iter().filter(|name| is_float(name)).cloned();
         if large && !bounds(node, graph) {
             self.large.extend(outputs());
@@ -78,7 +79,9 @@ fn has_large_constant(node: &Node, graph: &Graph) -> bool {
         || node.attributes.values().any(|attribute| match attribute {
             Attribute::Tensor(tensor) => too_large(tensor),
             Attribute::Float(value) => node.is("Constant") && value.abs() > LARGEST,
-            Attribute::Floats(values) => node.is("Constant") && values.iter().any(|value| value.abs() > LARGEST),
+            Attribute::Floats(values) => {
+                node.is("Constant") && values.iter().any(|value| value.abs() > LARGEST)
+            }
             _ => false,
         })
         || node.subgraphs().any(has_large_constants)

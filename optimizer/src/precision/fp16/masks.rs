@@ -91,7 +91,10 @@ fn every_row_is_open(mask: &Tensor, axis_from_end: usize) -> bool {
     let Some(length) = dims.get(axis).copied().filter(|length| *length > 1) else {
         return false;
     };
-    if values.iter().any(|value| value.is_nan() || *value > LARGEST_SCORE) {
+    if values
+        .iter()
+        .any(|value| value.is_nan() || *value > LARGEST_SCORE)
+    {
         return false;
     }
     let inner: usize = dims[axis + 1..].iter().product();

@@ -95,7 +95,11 @@ fn leads_to_square(
     let node = &graph.nodes[index];
     if is_square(node, graph) {
         path.insert(index);
-        path.extend(node.input(0).into_iter().flat_map(|name| centring(name, graph, uses)));
+        path.extend(
+            node.input(0)
+                .into_iter()
+                .flat_map(|name| centring(name, graph, uses)),
+        );
         return true;
     }
     if !WAY.iter().any(|op| node.is(op)) {

@@ -37,7 +37,8 @@ pub fn simulate(converted: &Model) -> Result<Model, Fp16Error> {
     let mut nodes = Vec::with_capacity(model.graph.nodes.len());
     for mut node in std::mem::take(&mut model.graph.nodes) {
         let is_half = |name: &ValueName| halves.contains(name);
-        if !follows_its_inputs(&node) || !node.inputs.iter().any(is_half) || !node.outputs.iter().any(is_half) {
+        if !follows_its_inputs(&node) || !node.inputs.iter().any(is_half) || !node.outputs.iter().any(is_half)
+        {
             nodes.push(node);
             continue;
         }
