@@ -111,3 +111,28 @@ fn quantizing_and_back_keeps_every_value() {
         assert_eq!(y, (q + 7.0) * 0.5, "of {x}");
     }
 }
+
+/// ONNX Runtime's own kernel for half cuts fractions off.
+#[test]
+fn half_numbers_are_quantized_by_rounding_to_even() {
+    use half::f16;
+    let dims = [1, 1, 2, 4];
+    let half = |values: &[f32]| -> Vec<f16> { values.iter().map(|value| f16::from_f32(*value)).collect() };
+    let mut graph = Graph {
+        inputs: vec![ValueInfo::tensor("x", DataType::Float16, Shape::known(&dims))],
+        outputs: vec![ValueInfo::tensor("y", DataType::Float16, Shape::known(&dims))],
+        ..Graph::default()
+    };
+    graph.add_initializer("scale".into(), Tensor::scalar(f16::from_f32(0.5)));
+    graph.add_initializer("zero".into(), Tensor::scalar(0i8));
+    graph.nodes = vec![
+        Node::new("QuantizeLinear", "q", ["x", "scale", "zero"], ["q"]),
+        Node::new("DequantizeLinear", "dq", ["q", "scale", "zero"], ["y"]),
+    ];
+    let model = Model::new(graph, 19);
+    let x = Tensor::new(&dims, &half(&[0.4, -0.4, 0.25, 0.75, -0.75, 0.2, 63.4, -100.0])).unwrap();
+    let expected = [0.5, -0.5, 0.0, 1.0, -1.0, 0.0, 63.5, -64.0];
+    for exact in [false, true] {
+        assert_eq!(run(&model, &x, exact), expected);
+    }
+}

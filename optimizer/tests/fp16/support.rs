@@ -1,7 +1,7 @@
 use edgeopt_models::graph::validate::validate;
 use edgeopt_models::{DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::accuracy::{Comparison, compare};
-use edgeopt_optimizer::calibrate::{CalibrationTable, SampleInputs};
+use edgeopt_optimizer::calibrate::{CalibrationTable, Samples};
 use edgeopt_optimizer::precision::fp16::{Fp16Options, Fp16Report, simulate, to_fp16};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 
@@ -57,14 +57,14 @@ pub(crate) fn kept(report: &Fp16Report) -> Vec<&str> {
     report.kept.iter().map(|kept| kept.node.as_str()).collect()
 }
 
-pub(crate) fn against(reference: &Model, other: &Model, samples: &Vec<SampleInputs>) -> Comparison {
+pub(crate) fn against(reference: &Model, other: &Model, samples: &dyn Samples) -> Comparison {
     let backend = CpuBackend::new().unwrap();
     compare(reference, other, samples, &backend, 1, &mut |_, _, _| ()).unwrap()
 }
 
 /// Compares the float model with the half one as simulated, after making sure that the half graph itself runs and
 /// agrees with its simulation.
-pub(crate) fn measured(float: &Model, half: &Model, samples: &Vec<SampleInputs>) -> Comparison {
+pub(crate) fn measured(float: &Model, half: &Model, samples: &dyn Samples) -> Comparison {
     let simulated = simulate(half).unwrap();
     validate(&simulated).unwrap();
     let agreement = against(&simulated, half, samples);

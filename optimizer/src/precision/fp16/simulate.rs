@@ -11,7 +11,7 @@ use super::rewrite::cast;
 /// The half model `converted` computed in float32, with every half result rounded where it arises: ONNX Runtime
 /// computes parts of a half graph in float32 without rounding in between, which hides overflow that a GPU would show.
 ///
-/// Each node that computes half numbers from half numbers reads float32 copies of them and is followed by a cast to
+/// Each node that computes half numbers (or quantizes) from half numbers reads float32 copies of them and is followed by a cast to
 /// half; values beyond 65504 become infinite there. Every value keeps its name and type, so what the model has of half
 /// already (inputs, constants, subgraphs) fits as before; subgraphs are computed as the backend does it.
 ///
@@ -37,8 +37,8 @@ pub fn simulate(converted: &Model) -> Result<Model, Fp16Error> {
     let mut nodes = Vec::with_capacity(model.graph.nodes.len());
     for mut node in std::mem::take(&mut model.graph.nodes) {
         let is_half = |name: &ValueName| halves.contains(name);
-        if !follows_its_inputs(&node) || !node.inputs.iter().any(is_half) || !node.outputs.iter().any(is_half)
-        {
+        let computes = node.is("QuantizeLinear") || node.outputs.iter().any(is_half);
+        if !computes || !follows_its_inputs(&node) || !node.inputs.iter().any(is_half) {
             nodes.push(node);
             continue;
         }
@@ -75,14 +75,13 @@ pub fn simulate(converted: &Model) -> Result<Model, Fp16Error> {
 /// Whether the node computes, and float32 inputs in place of half ones make its half outputs float32.
 fn follows_its_inputs(node: &Node) -> bool {
     // Their types are given by attributes or by another input.
-    const OWN: [&str; 7] = [
+    const OWN: [&str; 6] = [
         "Cast",
         "CastLike",
         "EyeLike",
         "RandomNormalLike",
         "RandomUniformLike",
         "Bernoulli",
-        "QuantizeLinear",
     ];
     node.domain.is_empty()
         && !OWN.contains(&node.op_type.as_str())

@@ -12,6 +12,7 @@ use ort_sys::{GraphOptimizationLevel, OrtSession, OrtSessionOptions, OrtStatusPt
 
 use super::NAME;
 use super::api::{Owned, Runtime};
+use super::half_quantizers;
 use super::session::CpuSession;
 use super::tensor_value::read_info;
 use super::unsigned_activations;
@@ -57,6 +58,9 @@ impl CpuEngine {
             ModelSource::Bytes(bytes) => Cow::Owned(onnx::read_bytes(bytes)?),
             ModelSource::File(path) => Cow::Owned(onnx::read_file(path)?),
         };
+        if half_quantizers::applies(&model.graph) {
+            half_quantizers::rewrite(&mut model.to_mut().graph);
+        }
         if cfg!(target_arch = "x86_64") && unsigned_activations::applies(&model.graph) {
             unsigned_activations::rewrite(&mut model.to_mut().graph);
         }

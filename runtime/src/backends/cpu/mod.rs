@@ -7,6 +7,7 @@
 
 mod api;
 mod engine;
+mod half_quantizers;
 mod library;
 mod session;
 mod tensor_value;
