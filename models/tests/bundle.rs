@@ -8,12 +8,12 @@ use std::io::Cursor;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use edgeopt_models::Bytes;
 use edgeopt_models::bundle::{
-    BundleError, Limits, MANIFEST, Manifest, Member, Postprocessing, Precision, Provenance, PublicKey,
-    SecretKey, SignatureError, Trust, Trusted, extract, generate_keys, pack, read_manifest, read_member,
-    sign_file, verify,
+    BundleError, DimInfo, Limits, MANIFEST, Manifest, Member, Postprocessing, Precision, Provenance,
+    PublicKey, SecretKey, SignatureError, TensorInfo, Trust, Trusted, extract, generate_keys, pack,
+    read_manifest, read_member, sign_file, verify,
 };
+use edgeopt_models::{Bytes, DataType};
 
 /// Counts live heap bytes, so that the stated memory bound is tested and not only stated.
 struct Counting;
@@ -180,6 +180,87 @@ fn keys_survive_their_file_format_with_and_without_password() {
     assert!(SecretKey::parse(&secret.to_file().unwrap(), None).is_ok());
     assert!(SecretKey::parse("not a key", None).is_err());
     assert!(PublicKey::parse("not a key").is_err());
+    let (_, encrypted) = generate_keys(Some("secret")).unwrap();
+    let encrypted = encrypted.to_file().unwrap();
+    assert!(SecretKey::parse(&encrypted, Some("secret")).is_ok());
+    let refused = |text: &str, password| SecretKey::parse(text, password).err().unwrap().to_string();
+    assert!(refused(&encrypted, None).contains("if it is encrypted, give its password"));
+    let given = refused(&secret.to_file().unwrap(), Some("secret"));
+    assert!(
+        given.contains("is not encrypted, but a password was given"),
+        "{given}"
+    );
+}
+
+#[test]
+fn nothing_but_padding_may_stand_behind_the_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = packed(folder.path(), None);
+    let end = bytes.len();
+    // Other programs fill up to a record of 10 KiB.
+    bytes.resize(end + 9000, 0);
+    assert!(check(&bytes, &Trust::Unchecked).is_ok());
+    let mut hidden = bytes.clone();
+    hidden.push(1);
+    let mut inside = bytes.clone();
+    inside[end + 600] = 1;
+    let mut second = packed(folder.path(), None);
+    second.extend(packed(folder.path(), None));
+    bytes.resize(end + 100_000, 0);
+    for bytes in [hidden, inside, second, bytes] {
+        let error = check(&bytes, &Trust::Unchecked).unwrap_err().to_string();
+        assert!(error.contains("behind the archive's end"), "{error}");
+        let target = folder.path().join("refused");
+        assert!(extract(bytes.as_slice(), &target, &Limits::default(), &Trust::Unchecked).is_err());
+        assert!(!target.exists());
+        let path = folder.path().join("unsigned.edge");
+        std::fs::write(&path, &bytes).unwrap();
+        let (_, secret) = generate_keys(None).unwrap();
+        assert!(sign_file(&path, &secret).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_declared_range_must_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |min, opt, max| {
+        let mut manifest = manifest();
+        manifest.inputs.push(TensorInfo {
+            name: "x".into(),
+            dtype: DataType::Float32,
+            shape: vec![DimInfo::Range {
+                name: "N".into(),
+                min,
+                opt,
+                max,
+            }],
+        });
+        pack(manifest, &members(), None, &folder.path().join("ranges.edge"))
+    };
+    assert!(with(1, 1, 1).is_ok() && with(1, 4, 8).is_ok());
+    for (min, opt, max) in [(2, 1, 8), (1, 9, 8), (8, 4, 1), (0, 1, 1)] {
+        let error = with(min, opt, max).unwrap_err().to_string();
+        assert!(
+            error.contains("\"N\" of \"x\"") && error.contains("min ≤ opt ≤ max"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_bundle_without_a_model_is_not_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut members = members();
+    members.remove("model.onnx");
+    let path = folder.path().join("empty.edge");
+    let error = pack(manifest(), &members, None, &path).unwrap_err().to_string();
+    assert!(error.contains("there is no model.onnx"), "{error}");
+    assert!(!path.exists());
+    members = self::members();
+    members.insert("golden".to_owned(), Member::Data(vec![1]));
+    let error = pack(manifest(), &members, None, &path).unwrap_err().to_string();
+    assert!(error.contains("cannot be a file and the folder"), "{error}");
 }
 
 #[test]
@@ -294,6 +375,25 @@ fn every_trick_is_refused_with_the_member_named() {
         (
             "../up",
             archive(&[(MANIFEST, edited("model.onnx", "../up").as_bytes(), file)]),
+        ),
+        (
+            "there is no model.onnx",
+            archive(&[(MANIFEST, edited("model.onnx", "model.onny").as_bytes(), file)]),
+        ),
+        (
+            "\"golden\" cannot be a file and the folder of \"golden/a/b\"",
+            archive(&[(
+                MANIFEST,
+                edited(
+                    "\"golden/0.npz\":",
+                    &format!(
+                        "\"golden/a/b\":{{\"sha256\":\"{}\",\"size\":1}},\"golden\":",
+                        "0".repeat(64)
+                    ),
+                )
+                .as_bytes(),
+                file,
+            )]),
         ),
         ("limit", archive(&[(MANIFEST, &vec![b' '; 2 << 20], file)])),
     ];

@@ -129,8 +129,8 @@ fn digits_in_int8_are_as_good_with_half_around_it() {
 
 #[test]
 fn text_in_int8_is_as_good_with_half_around_it() {
-    let (model, samples) = lines(11, 10);
-    let (_, calibration) = lines(12, 10);
+    let (model, samples) = lines(11, 60);
+    let (_, calibration) = lines(12, 20);
     let mut options = BuildOptions::new(Precision::Int8);
     let (half, run) = measure(model.clone(), &options, (&calibration, &samples));
     options.half_rest = false;

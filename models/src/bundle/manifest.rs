@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::BundleError;
-use super::member::{MANIFEST, SIGNATURE, check_path};
+use super::member::{MANIFEST, MODEL, SIGNATURE, check_path};
 use crate::{Bytes, DataType};
 
 /// The format this version writes.
@@ -62,7 +62,8 @@ impl Manifest {
         }
     }
 
-    /// Checks what the types alone do not: format, names, member paths and digests.
+    /// Checks what the types alone do not: format, names, member paths and digests, that there is a model, and declared
+    /// ranges.
     ///
     /// # Errors
     /// Naming the field that is wrong.
@@ -93,9 +94,35 @@ impl Manifest {
                     "members: the sha256 of {name:?} is not 64 hex digits"
                 )));
             }
+            let mut folders = name.match_indices('/').map(|(end, _)| &name[..end]);
+            if let Some(folder) = folders.find(|folder| self.members.contains_key(*folder)) {
+                return Err(BundleError::Manifest(format!(
+                    "members: {folder:?} cannot be a file and the folder of {name:?}"
+                )));
+            }
         }
-        Ok(())
+        if !self.members.contains_key(MODEL) {
+            return Err(BundleError::Manifest(format!(
+                "members: there is no {MODEL}, the model itself"
+            )));
+        }
+        self.inputs.iter().chain(&self.outputs).try_for_each(check_ranges)
     }
+}
+
+/// Checks that every range is one: not empty, and tuned for a length within it.
+fn check_ranges(tensor: &TensorInfo) -> Result<(), BundleError> {
+    for dim in &tensor.shape {
+        if let DimInfo::Range { name, min, opt, max } = dim
+            && !(*min >= 1 && min <= opt && opt <= max)
+        {
+            return Err(BundleError::Manifest(format!(
+                "dimension {name:?} of {:?}: min {min}, opt {opt}, max {max} must be 1 ≤ min ≤ opt ≤ max",
+                tensor.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Numeric precision of a graph.

@@ -16,6 +16,6 @@ mod sign;
 pub use error::{BundleError, SignatureError};
 pub use manifest::*;
 pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};
-pub use pack::{Member, digest_of, pack, sign_file};
+pub use pack::{Member, digest_of, pack, sign_file, write_file};
 pub use read::{Limits, extract, read_manifest, read_member, verify};
 pub use sign::{PublicKey, SecretKey, Trust, Trusted, generate_keys};

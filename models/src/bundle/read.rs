@@ -52,7 +52,9 @@ fn member_error(member: &str, problem: impl Into<String>) -> BundleError {
 /// # Errors
 /// With the first thing that is wrong.
 pub fn verify(reader: impl Read, limits: &Limits, trust: &Trust) -> Result<(Manifest, Trusted), BundleError> {
-    stream(reader, limits, trust, |_, _| Ok(Box::new(std::io::sink())))
+    stream(reader, limits, trust, |_, _, content| {
+        copy(content, &mut std::io::sink())
+    })
 }
 
 /// Unpacks a bundle into the folder `target`, which must not exist yet. Everything is checked first as in [`verify`];
@@ -85,12 +87,12 @@ pub fn extract(
         .tempdir_in(parent)
         .map_err(io)?;
     let root = staging.path().to_owned();
-    let found = stream(reader, limits, trust, |name, _| {
+    let found = stream(reader, limits, trust, |name, _, content| {
         let path = root.join(name);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        Ok(Box::new(File::create_new(path)?))
+        copy(content, &mut File::create_new(path)?)
     })?;
     for name in found.0.members.keys() {
         File::open(root.join(name))
@@ -172,14 +174,29 @@ pub(super) fn raw_manifest(reader: impl Read, limits: &Limits) -> Result<Vec<u8>
     manifest_entry(&mut entries, limits)
 }
 
-/// What receives a member's bytes while they are being checked.
-type Sink = Box<dyn Write>;
+/// A member's content on its way to whoever takes it, counted and hashed.
+struct Hashed<R> {
+    inner: R,
+    hash: Sha256,
+    size: u64,
+}
 
-fn stream(
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..count]);
+        self.size += count as u64;
+        Ok(count)
+    }
+}
+
+/// Reads a bundle to its end and checks everything. `take` is given each member and must read it whole; what it read
+/// has not been checked yet when it returns.
+pub(super) fn stream(
     reader: impl Read,
     limits: &Limits,
     trust: &Trust,
-    mut sink_for: impl FnMut(&str, &MemberInfo) -> std::io::Result<Sink>,
+    mut take: impl FnMut(&str, &MemberInfo, &mut dyn Read) -> std::io::Result<()>,
 ) -> Result<(Manifest, Trusted), BundleError> {
     let mut archive = tar::Archive::new(reader);
     // Raw: extension headers (GNU long names, PAX) are not interpreted but refused below as no regular files.
@@ -223,10 +240,15 @@ fn stream(
             path: (&name).into(),
             source,
         };
-        let mut sink = sink_for(&name, info).map_err(io)?;
-        let (actual, size) = copy(entry, &mut sink).map_err(io)?;
-        check_digest(&name, info, actual, size)?;
+        let mut content = Hashed {
+            inner: entry,
+            hash: Sha256::new(),
+            size: 0,
+        };
+        take(&name, info, &mut content).map_err(io)?;
+        check_digest(&name, info, hex(&content.hash.finalize()), Bytes(content.size))?;
     }
+    nothing_follows(archive.into_inner())?;
     if let Some(missing) = manifest.members.keys().find(|name| !seen.contains(*name)) {
         return Err(member_error(
             missing,
@@ -240,19 +262,31 @@ fn stream(
     Ok((manifest, trusted))
 }
 
-fn copy(mut from: impl Read, to: &mut dyn Write) -> std::io::Result<(String, Bytes)> {
-    let mut hash = Sha256::new();
+/// Zeros that may stand behind the archive: programs fill up to a record of 20 blocks of 512 bytes.
+const PADDING: u64 = 20 * 512;
+
+/// Refuses anything but padding behind the archive's end: it would travel along unseen and unsigned.
+fn nothing_follows(rest: impl Read) -> Result<(), BundleError> {
+    let mut padding = Vec::new();
+    rest.take(PADDING + 1)
+        .read_to_end(&mut padding)
+        .map_err(archive_error)?;
+    if padding.len() as u64 > PADDING || padding.iter().any(|byte| *byte != 0) {
+        return Err(BundleError::Archive(
+            "there is data behind the archive's end; it belongs to no member".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn copy(from: &mut dyn Read, to: &mut dyn Write) -> std::io::Result<()> {
     let mut buffer = vec![0u8; 1 << 16];
-    let mut size = 0u64;
     loop {
         let count = from.read(&mut buffer)?;
         if count == 0 {
-            to.flush()?;
-            return Ok((hex(&hash.finalize()), Bytes(size)));
+            return to.flush();
         }
-        hash.update(&buffer[..count]);
         to.write_all(&buffer[..count])?;
-        size += count as u64;
     }
 }
 

@@ -80,15 +80,26 @@ impl SecretKey {
     /// Reads a key in minisign's file format.
     ///
     /// # Errors
-    /// When it is not such a key, or the password is wrong or missing.
+    /// When it is not such a key, or the password is wrong, missing, or not needed.
     pub fn parse(text: &str, password: Option<&str>) -> Result<Self, SignatureError> {
         let wrong = |error| malformed("secret key", error);
-        let boxed = minisign::SecretKeyBox::from_string(text).map_err(wrong)?;
-        let key = match password {
-            Some(password) => boxed.into_secret_key(Some(password.to_owned())),
-            None => boxed.into_unencrypted_secret_key(),
-        };
-        key.map(Self).map_err(wrong)
+        let boxed = || minisign::SecretKeyBox::from_string(text).map_err(wrong);
+        let plain = boxed()?.into_unencrypted_secret_key();
+        match (plain, password) {
+            (Ok(key), None) => Ok(Self(key)),
+            (Ok(_), Some(_)) => Err(malformed(
+                "secret key",
+                "it is not encrypted, but a password was given; leave the password out",
+            )),
+            (Err(_), Some(password)) => boxed()?
+                .into_secret_key(Some(password.to_owned()))
+                .map(Self)
+                .map_err(wrong),
+            (Err(error), None) => Err(malformed(
+                "secret key",
+                format!("{error}; if it is encrypted, give its password"),
+            )),
+        }
     }
 
     /// The key in minisign's file format (encrypted if it was made with a password).

@@ -8,7 +8,7 @@ use super::{BuildError, BuildOptions, Candidate, Data, Prepared, Progress};
 use crate::accuracy::compare;
 use crate::calibrate::{CalibrationTable, extremes};
 use crate::precision::fp16::{Fp16Report, simulate, to_fp16, values_to_watch};
-use crate::precision::int8::{KeptNode, quantize, quantize_to_target};
+use crate::precision::int8::{Int8Options, KeptNode, quantize, quantize_to_target};
 
 pub(super) fn fp16(
     prepared: &Prepared,
@@ -33,10 +33,14 @@ pub(super) fn int8(
     backend: &dyn Backend,
     progress: &dyn Progress,
 ) -> Result<Candidate, BuildError> {
+    let int8 = Int8Options {
+        half_scales: options.half_rest,
+        ..options.int8.clone()
+    };
     let target = options.min_sqnr_db.zip(data.evaluation);
     let Some((target, samples)) = target else {
         let mut candidate = Candidate::new(Precision::Int8, prepared.model.clone());
-        let report = quantize(&mut candidate.model, table, &options.int8)?;
+        let report = quantize(&mut candidate.model, table, &int8)?;
         candidate.kept = report.kept;
         candidate.notes = report.notes;
         if options.half_rest {
@@ -49,7 +53,7 @@ pub(super) fn int8(
     let found = quantize_to_target(
         &prepared.model,
         table,
-        &options.int8,
+        &int8,
         samples,
         backend,
         target,

@@ -209,7 +209,7 @@ fn a_branch_finds_what_it_captures_as_before() {
     let (half, report) = converted(float.clone());
     assert_eq!(kept(&report), ["positive", "if"]);
     let samples = [[1.0f32, 0.3], [-1.0, -0.2]].map(|x| vec![Tensor::vector(&x)]);
-    let found = measured(&float, &half, &samples.into());
+    let found = measured(&float, &half, &samples.to_vec());
     assert!(found.min_sqnr_db() > 55.0, "{found:?}");
 }
 

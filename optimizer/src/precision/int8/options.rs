@@ -34,6 +34,8 @@ pub struct Int8Options {
     pub bias_correction: bool,
     /// Use 7 bits for weights: for x86 CPUs without VNNI, whose 8-bit products may saturate.
     pub reduce_range: bool,
+    /// Choose scales that half has, for graphs whose other layers become half.
+    pub half_scales: bool,
 }
 
 impl Default for Int8Options {
@@ -46,6 +48,7 @@ impl Default for Int8Options {
             quantize_attention: false,
             bias_correction: true,
             reduce_range: false,
+            half_scales: false,
         }
     }
 }

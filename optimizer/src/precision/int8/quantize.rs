@@ -4,7 +4,7 @@ use edgeopt_models::graph::NameGenerator;
 use edgeopt_models::{Bytes, DataType, Graph, Model, Node, Tensor, ValueName, ValueType};
 
 use super::plan::{Plan, joined};
-use super::weights::{QuantizedWeight, mean_shift, quantize_weight};
+use super::weights::{QuantizedWeight, mean_shift, quantize_weight, up_to_half};
 use super::{ActivationScale, Int8Options, Int8Report, Placement, QuantizedNode};
 use crate::calibrate::CalibrationTable;
 
@@ -126,9 +126,11 @@ pub fn quantize(
         let key = (name.clone(), axis);
         if !weights.contains_key(&key) {
             let limit = if options.reduce_range { 63 } else { 127 };
-            let quantized = quantize_weight(weight, axis, limit).map_err(|source| Int8Error::Weight {
-                weight: name.to_string(),
-                source,
+            let quantized = quantize_weight(weight, axis, limit, options.half_scales).map_err(|source| {
+                Int8Error::Weight {
+                    weight: name.to_string(),
+                    source,
+                }
             })?;
             if quantized.scales.iter().any(|scale| !scale.is_finite()) || quantized_nan(weight) {
                 return Err(Int8Error::NonFinite {
@@ -255,9 +257,16 @@ fn scales(
     report.notes.sort();
     let scaled = values.into_iter().map(|value| {
         let (low, high) = ranges.get(&value).copied().unwrap_or_default();
+        let fitted = |scale| {
+            if options.half_scales {
+                up_to_half(scale)
+            } else {
+                scale
+            }
+        };
         let scale = match options.placement {
-            Placement::TensorRt => symmetric(high.max(-low)),
-            Placement::Cpu => asymmetric(low, high),
+            Placement::TensorRt => symmetric(high.max(-low), fitted),
+            Placement::Cpu => asymmetric(low, high, fitted),
         };
         report.activations.push(ActivationScale {
             tensor: value.to_string(),
@@ -268,22 +277,23 @@ fn scales(
     Ok(scaled.collect())
 }
 
-fn symmetric(magnitude: f32) -> Scale {
+fn symmetric(magnitude: f32, fitted: impl Fn(f32) -> f32) -> Scale {
     let scale = magnitude / 127.0;
     Scale {
-        scale: if scale.is_normal() { scale } else { 1.0 / 127.0 },
+        scale: fitted(if scale.is_normal() { scale } else { 1.0 / 127.0 }),
         zero: None,
     }
 }
 
-fn asymmetric(low: f32, high: f32) -> Scale {
+fn asymmetric(low: f32, high: f32, fitted: impl Fn(f32) -> f32) -> Scale {
     let scale = (high - low) / 255.0;
     if !scale.is_normal() {
         return Scale {
-            scale: 1.0 / 255.0,
+            scale: fitted(1.0 / 255.0),
             zero: Some(0),
         };
     }
+    let scale = fitted(scale);
     Scale {
         scale,
         zero: Some((-low / scale).round().clamp(0.0, 255.0) as u8),
