@@ -2,7 +2,7 @@ use edgeopt_models::Bytes;
 
 use super::CandidateReport;
 use super::svg::{Anchor, Drawing, grid_step, shortened};
-use crate::accuracy::LayerSqnr;
+use crate::accuracy::{LayerSqnr, rank};
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 48.0;
@@ -16,7 +16,7 @@ pub(super) fn latency(candidates: &[CandidateReport]) -> Option<Drawing> {
         .collect();
     let longest = timed
         .iter()
-        .map(|(_, latency)| latency.p90_ms)
+        .flat_map(|(_, latency)| [latency.median_ms, latency.p90_ms])
         .filter(|ms| ms.is_finite())
         .fold(0.0, f64::max);
     if longest <= 0.0 {
@@ -36,6 +36,11 @@ pub(super) fn latency(candidates: &[CandidateReport]) -> Option<Drawing> {
             (0.0, latency.median_ms, "one", "median"),
             (16.0, latency.p90_ms, "two", "p90"),
         ] {
+            if !ms.is_finite() {
+                let text = format!("{label} is not a number");
+                drawing.text(LEFT + 6.0, y + offset + 10.5, Anchor::Start, "", &text);
+                continue;
+            }
             let title = format!("{precision} {label}: {ms:.3} ms over {} runs", latency.runs);
             drawing.bar(LEFT, y + offset, ms * scale, 13.0, class, &title);
             drawing.text(
@@ -50,25 +55,38 @@ pub(super) fn latency(candidates: &[CandidateReport]) -> Option<Drawing> {
     Some(drawing)
 }
 
-/// A bar for each layer in the network's order, the lowest five named; none without layers.
+/// A bar for each layer in the network's order, the lowest five named, those that are no number before all others; none
+/// without layers.
 pub(super) fn layers(layers: &[LayerSqnr]) -> Option<Drawing> {
-    let finite: Vec<&LayerSqnr> = layers.iter().filter(|layer| layer.sqnr_db.is_finite()).collect();
-    if finite.is_empty() {
+    if layers.is_empty() {
         return None;
     }
+    let finite = || {
+        layers
+            .iter()
+            .map(|layer| layer.sqnr_db)
+            .filter(|db| db.is_finite())
+    };
+    let said = |db: f64| {
+        if db.is_finite() {
+            format!("{db:.1}")
+        } else {
+            "not a number".to_owned()
+        }
+    };
     // The band above the bars is for labels, one row each, so that they never overlap.
     let (top, bottom, height) = (92.0, 310.0, 320.0);
-    let highest = finite
-        .iter()
-        .map(|layer| layer.sqnr_db)
-        .fold(10.0, f64::max)
-        .min(80.0);
-    let lowest = finite
-        .iter()
-        .map(|layer| layer.sqnr_db)
-        .fold(0.0, f64::min)
-        .max(-20.0);
-    let y = |db: f64| bottom - (db.clamp(lowest, highest) - lowest) / (highest - lowest) * (bottom - top);
+    let highest = finite().fold(10.0, f64::max).min(80.0);
+    let lowest = finite().fold(0.0, f64::min).max(-20.0);
+    // What is no number stands as high as the chart, so that it is seen.
+    let height_of = |db: f64| {
+        if db.is_finite() {
+            db.clamp(lowest, highest)
+        } else {
+            highest
+        }
+    };
+    let y = |db: f64| bottom - (height_of(db) - lowest) / (highest - lowest) * (bottom - top);
     let mut drawing = Drawing::new(WIDTH, height, "SQNR of each layer in dB");
     let step = grid_step(highest - lowest, 5.0);
     let mut db = (lowest / step).ceil() * step;
@@ -77,13 +95,13 @@ pub(super) fn layers(layers: &[LayerSqnr]) -> Option<Drawing> {
         drawing.text(LEFT - 6.0, y(db) + 4.0, Anchor::End, "", &format!("{db:.0}"));
         db += step;
     }
-    let slot = (WIDTH - LEFT - RIGHT) / finite.len() as f64;
-    let mut order: Vec<usize> = (0..finite.len()).collect();
-    order.sort_by(|a, b| finite[*a].sqnr_db.total_cmp(&finite[*b].sqnr_db));
+    let slot = (WIDTH - LEFT - RIGHT) / layers.len() as f64;
+    let mut order: Vec<usize> = (0..layers.len()).collect();
+    order.sort_by(|a, b| rank(layers[*a].sqnr_db).total_cmp(&rank(layers[*b].sqnr_db)));
     let worst = &order[..order.len().min(5)];
-    for (index, layer) in finite.iter().enumerate() {
+    for (index, layer) in layers.iter().enumerate() {
         let class = if worst.contains(&index) { "bad" } else { "one" };
-        let title = format!("{} {}: {:.1} dB", layer.op, layer.node, layer.sqnr_db);
+        let title = format!("{} {}: {} dB", layer.op, layer.node, said(layer.sqnr_db));
         let (x, peak) = (LEFT + slot * index as f64, y(layer.sqnr_db));
         drawing.bar(x, peak, (slot * 0.8).max(0.5), bottom - peak, class, &title);
     }
@@ -97,21 +115,24 @@ pub(super) fn layers(layers: &[LayerSqnr]) -> Option<Drawing> {
         } else {
             (Anchor::Start, x + 4.0)
         };
-        drawing.line((x, baseline - 8.0), (x, y(finite[*index].sqnr_db)), "lead");
-        let text = format!(
-            "{} {:.1}",
-            shortened(&finite[*index].node, 48),
-            finite[*index].sqnr_db
-        );
+        drawing.line((x, baseline - 8.0), (x, y(layers[*index].sqnr_db)), "lead");
+        let layer = &layers[*index];
+        let text = format!("{} {}", shortened(&layer.node, 48), said(layer.sqnr_db));
         drawing.text(text_x, baseline, anchor, "strong", &text);
     }
     Some(drawing)
 }
 
-/// Memory alive over the run, against the limit; none without a timeline.
-pub(super) fn memory(timeline: &[(String, Bytes)], limit: Option<Bytes>, weights: Bytes) -> Option<Drawing> {
+/// Memory alive over the run on top of what is held all the time, against the limit; none without a timeline.
+pub(super) fn memory(
+    timeline: &[(String, Bytes)],
+    limit: Option<Bytes>,
+    weights: Bytes,
+    io: Bytes,
+) -> Option<Drawing> {
     let (peak_at, peak) = timeline.iter().enumerate().max_by_key(|(_, (_, bytes))| *bytes)?;
-    let total = |bytes: Bytes| (weights + bytes).as_mib();
+    let held = weights + io;
+    let total = |bytes: Bytes| (held + bytes).as_mib();
     let highest = total(peak.1)
         .max(limit.map_or(0.0, Bytes::as_mib))
         .max(f64::MIN_POSITIVE)
@@ -142,13 +163,21 @@ pub(super) fn memory(timeline: &[(String, Bytes)], limit: Option<Bytes>, weights
         "two",
         &format!("weights {weights}"),
     );
+    drawing.bar(
+        LEFT,
+        y(held.as_mib()),
+        WIDTH - LEFT - RIGHT,
+        y(weights.as_mib()) - y(held.as_mib()),
+        "io",
+        &format!("inputs and outputs {io}"),
+    );
     let mut points: Vec<(f64, f64)> = timeline
         .iter()
         .enumerate()
         .map(|(index, (_, bytes))| (x(index), y(total(*bytes))))
         .collect();
-    points.push((WIDTH - RIGHT, y(weights.as_mib())));
-    points.push((LEFT, y(weights.as_mib())));
+    points.push((WIDTH - RIGHT, y(held.as_mib())));
+    points.push((LEFT, y(held.as_mib())));
     drawing.area(&points, "area");
     if let Some(limit) = limit {
         drawing.line(
@@ -170,14 +199,14 @@ pub(super) fn memory(timeline: &[(String, Bytes)], limit: Option<Bytes>, weights
     } else {
         Anchor::Start
     };
-    let label = format!("peak {} at {}", weights + peak.1, shortened(&peak.0, 40));
+    let label = format!("peak {} at {}", held + peak.1, shortened(&peak.0, 40));
     drawing.text(px, (y(total(peak.1)) - 5.0).max(10.0), anchor, "strong", &label);
     drawing.text(
         LEFT + 4.0,
         bottom - 5.0,
         Anchor::Start,
         "strong",
-        &format!("weights {weights}"),
+        &format!("weights {weights}, inputs and outputs {io}"),
     );
     Some(drawing)
 }

@@ -8,7 +8,7 @@ use edgeopt_models::bundle::OutputAccuracy;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::{Deserialize, Serialize};
 
-use crate::accuracy::LayerSqnr;
+use crate::accuracy::{LayerSqnr, rank, worst_output};
 use crate::build::{Latency, PassCount, Score};
 use crate::precision::int8::KeptNode;
 
@@ -21,6 +21,10 @@ pub struct Report {
     pub facts: Vec<(String, String)>,
     /// The memory limit asked for.
     pub memory_limit: Option<Bytes>,
+    /// The batch size that memory was planned for.
+    pub batch: usize,
+    /// Inputs and outputs of the last candidate at that batch, held all the time.
+    pub io: Bytes,
     /// One row for each precision that was built; the last is the one in the bundle.
     pub candidates: Vec<CandidateReport>,
     /// SQNR per layer of the last candidate, in the network's order.
@@ -73,7 +77,7 @@ ul.warnings { background: var(--warn); padding: .75rem 1rem .75rem 2rem; border-
 figure { margin: 0; background: var(--panel); padding: 1rem; border-radius: .4rem; overflow-x: auto; }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-serif; }
 svg text { fill: var(--soft); } svg .strong { fill: var(--ink); } svg .grid { stroke: var(--line); } svg .lead { stroke: var(--bad); stroke-width: .6; }
-svg .one { fill: var(--one); } svg .two { fill: var(--two); } svg .bad { fill: var(--bad); }
+svg .one { fill: var(--one); } svg .two { fill: var(--two); } svg .io { fill: var(--soft); } svg .bad { fill: var(--bad); }
 svg .limit { stroke: var(--bad); stroke-dasharray: 5 3; } svg .area { fill: var(--one); fill-opacity: .35; stroke: var(--one); }
 code { overflow-wrap: anywhere; } details { margin-top: .5rem; }
 @media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
@@ -114,9 +118,11 @@ pub fn render_html(report: &Report) -> String {
                     }
                     (worst_layers(&report.layers))
                 }
-                @if let Some(chart) = charts::memory(&report.timeline, report.memory_limit, weights(report)) {
+                @if let Some(chart) = charts::memory(&report.timeline, report.memory_limit, weights(report), report.io) {
                     h2 { "Memory over one run" }
-                    figure { (chart) figcaption { "Weights and the tensors alive while each node runs, batch 1." } }
+                    figure { (chart) figcaption {
+                        "Weights, inputs and outputs, and the tensors alive while each node runs, batch " (report.batch) "."
+                    } }
                 }
                 @if !report.kept.is_empty() {
                     h2 { "Layers in a wider type" }
@@ -163,7 +169,7 @@ fn comparison(report: &Report) -> Markup {
                 th.n { "Median ms" } th.n { "p90 ms" }
             }
             @for (index, candidate) in report.candidates.iter().enumerate() {
-                @let worst = candidate.outputs.iter().min_by(|a, b| a.sqnr_db.total_cmp(&b.sqnr_db));
+                @let worst = worst_output(&candidate.outputs);
                 tr.chosen[index + 1 == report.candidates.len()] {
                     td { (candidate.precision) }
                     td.n { (candidate.weights) }
@@ -183,6 +189,9 @@ fn comparison(report: &Report) -> Markup {
         p.note {
             "SQNR, cosine and largest difference are against the original float model on the evaluation data, for the \
              output that differs most."
+            @if report.candidates.iter().any(|candidate| candidate.outputs.iter().any(|output| output.sqnr_db.is_nan())) {
+                " NaN: there is no number, which counts as the worst of all."
+            }
             @if let Some(limit) = report.memory_limit { " The memory limit is " (limit) "." }
         }
     }
@@ -190,7 +199,7 @@ fn comparison(report: &Report) -> Markup {
 
 fn worst_layers(layers: &[LayerSqnr]) -> Markup {
     let mut sorted: Vec<&LayerSqnr> = layers.iter().collect();
-    sorted.sort_by(|a, b| a.sqnr_db.total_cmp(&b.sqnr_db));
+    sorted.sort_by(|a, b| rank(a.sqnr_db).total_cmp(&rank(b.sqnr_db)));
     html! {
         details {
             summary { "The twenty layers with the lowest SQNR" }

@@ -38,6 +38,8 @@ fn sample() -> Report {
         title: "digits 3".into(),
         facts: vec![("Source".into(), "digits.onnx".into())],
         memory_limit: Some(Bytes::mib(24)),
+        batch: 4,
+        io: Bytes::mib(3),
         candidates: vec![candidate("fp32", 40, 12.0), candidate("int8", 10, 6.0)],
         layers: layers(120),
         timeline: (0..60)
@@ -110,10 +112,62 @@ fn nothing_to_show_and_numbers_that_are_none_do_not_break_the_page() {
         runs: 0,
     });
     report.timeline.truncate(1);
-    assert!(!render_html(&report).contains("NaN,"));
+    let page = render_html(&report);
+    // The chart of the only layer says so; in attributes and coordinates there is none.
+    assert!(page.contains("block0/conv/Conv_output not a number"), "{page}");
+    assert!(
+        !page.contains("NaN\"") && !page.contains("NaN,") && !page.contains("inf"),
+        "{page}"
+    );
+    assert!(page.contains("median is not a number") && page.contains("p90 is not a number"));
+    assert_eq!(page.matches("ms over 30 runs").count(), 2);
     report.layers = layers(500);
     assert_eq!(
         render_html(&report).matches("<rect class=\"one\"").count() + 5,
-        500 + 2
+        500 + 1
     );
+}
+
+#[test]
+fn an_output_that_is_no_number_is_the_worst_and_said_to_be() {
+    let mut report = sample();
+    let good = report.candidates[1].outputs[0].clone();
+    for sign in [1.0, -1.0] {
+        report.candidates[1].outputs = vec![
+            good.clone(),
+            OutputAccuracy {
+                name: "z".into(),
+                sqnr_db: f64::NAN.copysign(sign),
+                cosine: f64::NAN,
+                max_abs: f64::INFINITY,
+            },
+            good.clone(),
+        ];
+        let page = render_html(&report);
+        assert!(
+            page.contains("<td class=\"n\">NaN</td><td class=\"n\">NaN</td>"),
+            "{page}"
+        );
+        assert!(page.contains("NaN: there is no number"));
+    }
+    assert!(!render_html(&sample()).contains("NaN"));
+    report.layers[60].sqnr_db = f64::NAN;
+    let page = render_html(&report);
+    assert_eq!(page.matches("<rect class=\"bad\"").count(), 5);
+    let listed = page.find("<summary>The twenty layers").unwrap();
+    let first = page[listed..].find("block60/").unwrap();
+    assert!(
+        page[listed..].find("block").unwrap() == first,
+        "block60 stands first"
+    );
+}
+
+#[test]
+fn memory_shows_inputs_and_outputs_and_the_batch_it_was_planned_for() {
+    let page = render_html(&sample());
+    assert!(page.contains("while each node runs, batch 4."));
+    assert!(page.contains("inputs and outputs 3.00 MiB"));
+    let highest = sample().timeline.iter().map(|(_, bytes)| *bytes).max().unwrap();
+    let peak = Bytes::mib(10) + Bytes::mib(3) + highest;
+    assert!(page.contains(&format!("peak {peak} at")), "{page}");
 }

@@ -97,6 +97,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     quantize_attention: bool,
 
+    /// With --precision int8: leaves the layers that are not quantized in float32 instead of FP16, for CPUs.
+    #[arg(long)]
+    float32_rest: bool,
+
     /// Fixes a symbolic dimension of the inputs.
     #[arg(long, value_name = "NAME=LENGTH", value_parser = parse_dim)]
     dim: Vec<(String, usize)>,
@@ -193,6 +197,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         options.int8.exclude.clone_from(&arguments.exclude);
         options.int8.quantize_heads = arguments.quantize_heads;
         options.int8.quantize_attention = arguments.quantize_attention;
+        options.half_rest &= !arguments.float32_rest;
         let mut candidate = make(&prepared, &options, &data, &backend, &bars)?;
         memory::plan(
             &mut candidate,
@@ -246,13 +251,15 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         &backend,
     )?;
     let page = reporting::page(arguments, &manifest, &prepared, &candidates, layers);
-    if let Some(path) = &arguments.report {
-        std::fs::write(path, &page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    members.insert(bundle::REPORT.to_owned(), Member::Data(page.into_bytes()));
+    members.insert(bundle::REPORT.to_owned(), Member::Data(page.clone().into_bytes()));
     bars.stage("packing", None);
     bundle::pack(manifest, &members, None, &arguments.output)
         .with_context(|| format!("cannot write {}", arguments.output.display()))?;
+    // A report without its bundle would tell of something that is not there.
+    if let Some(path) = &arguments.report {
+        bundle::write_file(path, page.as_bytes())
+            .with_context(|| format!("cannot write the report {}", path.display()))?;
+    }
     bars.finish();
 
     let summary = table::Summary::new(&arguments.output, &candidates)?;
@@ -373,6 +380,8 @@ fn manifest(
             "calibration_samples".into(),
             opened.data().calibration_len.to_string(),
         );
+        let rest = if arguments.float32_rest { "fp32" } else { "fp16" };
+        options.insert("other_layers".into(), rest.to_owned());
     }
     let task_accuracy = chosen
         .score

@@ -19,7 +19,7 @@ pub(super) fn layers(
     samples: Option<&Dataset>,
     backend: &dyn Backend,
 ) -> anyhow::Result<Vec<LayerSqnr>> {
-    let Some(samples) = samples.filter(|_| chosen.precision == Precision::Int8) else {
+    let Some(samples) = samples.filter(|_| chosen.precision != Precision::Fp32) else {
         return Ok(Vec::new());
     };
     let few = (0..samples.len().min(LAYER_SAMPLES))
@@ -27,7 +27,7 @@ pub(super) fn layers(
         .collect::<anyhow::Result<Vec<_>>>()?;
     Ok(layer_sqnr(
         &prepared.model,
-        &chosen.model,
+        &chosen.judged()?,
         &few,
         backend,
         TAP_MEMORY,
@@ -65,6 +65,11 @@ pub(super) fn page(
         title: format!("{} {}", manifest.name, manifest.version),
         facts,
         memory_limit: arguments.memory,
+        batch: arguments.batch,
+        io: chosen
+            .and_then(|chosen| chosen.memory.as_ref())
+            .map(|plan| plan.io)
+            .unwrap_or_default(),
         candidates: candidates.iter().map(candidate_report).collect(),
         layers,
         timeline: chosen.map(|chosen| chosen.timeline.clone()).unwrap_or_default(),

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use comfy_table::{CellAlignment, Table, presets};
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::OutputAccuracy;
+use edgeopt_optimizer::accuracy::worst_output;
 use edgeopt_optimizer::build::{Candidate, Latency, Score};
 use serde::Serialize;
 
@@ -75,7 +76,7 @@ pub(super) fn show(summary: &Summary) -> String {
     header.extend(["median ms".to_owned(), "p90 ms".into()]);
     table.set_header(header);
     for row in &summary.candidates {
-        let worst = row.outputs.iter().min_by(|a, b| a.sqnr_db.total_cmp(&b.sqnr_db));
+        let worst = worst_output(&row.outputs);
         let mut cells = vec![
             row.precision.clone(),
             row.weights.to_string(),
@@ -128,6 +129,13 @@ pub(super) fn warnings(candidates: &[Candidate]) -> Vec<String> {
         return warnings;
     };
     warnings.extend(chosen.notes.iter().cloned());
+    let unknown = chosen.outputs.iter().filter(|output| output.sqnr_db.is_nan());
+    warnings.extend(unknown.map(|output| {
+        format!(
+            "the difference of output {:?} is not a number: take it for the worst there is",
+            output.name
+        )
+    }));
     if chosen.samples == 0 {
         warnings.push("nothing was compared: the accuracy of this bundle is unknown".into());
     }

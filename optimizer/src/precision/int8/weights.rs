@@ -146,6 +146,6 @@ mod tests {
         let weight = Tensor::new(&[2, 2], &[0.5f32, -1.0, 2e-5, 1e-5]).unwrap();
         let quantized = quantize_weight(&weight, Some(0), 127, true).unwrap();
         assert_eq!(quantized.scales[1], 3.0 * 2f32.powi(-24));
-        assert_eq!(&*quantized.values.view::<i8>().unwrap(), [64, -127, 112, 56]);
+        assert_eq!(&*quantized.values.view::<i8>().unwrap(), [63, -127, 112, 56]);
     }
 }
