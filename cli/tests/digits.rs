@@ -244,6 +244,58 @@ fn an_engine_goes_into_the_bundle_or_nothing_is_written() {
 }
 
 #[test]
+fn a_report_is_written_whole_and_only_with_its_bundle() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let report = path("report.html");
+    let few = [
+        "--precision",
+        "fp16",
+        "--evaluation-samples",
+        "20",
+        "--report",
+        &report,
+    ];
+    // The bundle cannot be written: its folder is a file.
+    std::fs::write(path("file"), "").unwrap();
+    fails(&build(&path("file/digits.edge"), &few), &["file/digits.edge"]);
+    assert!(!Path::new(&report).exists());
+    succeeds(&build(&path("digits.edge"), &few));
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.ends_with("</html>") && page.contains("batch 1."));
+    // Layers of FP16 are compared, too.
+    assert!(page.contains("Where the error comes from") && page.contains("fc1"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn int8_has_fp16_around_it_unless_asked_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let build = |name: &str, more: &[&str]| {
+        let bundle = folder.path().join(name).to_string_lossy().into_owned();
+        let few = ["--precision", "int8", "--evaluation-samples", "50", "--json"];
+        let json = succeeds(&build(&bundle, &[&few[..], more].concat()));
+        let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let int8 = summary["candidates"][2].clone();
+        let number = |pointer: &str| int8.pointer(pointer).unwrap().as_f64().unwrap();
+        (number("/memory"), number("/outputs/0/sqnr_db"), bundle)
+    };
+    let (half, half_db, bundle) = build("half.edge", &[]);
+    let (float, float_db, other) = build("float.edge", &["--float32-rest"]);
+    assert!(half < float, "{half} {float} bytes");
+    assert!(
+        half_db > float_db - 2.0 && float_db > 30.0,
+        "{half_db} {float_db}"
+    );
+    let tar = |bundle: &str| {
+        let arguments = ["-xOf", bundle, "manifest.json"];
+        text(&Command::new("tar").args(arguments).output().unwrap().stdout)
+    };
+    assert!(tar(&bundle).contains("\"other_layers\": \"fp16\""));
+    assert!(tar(&other).contains("\"other_layers\": \"fp32\""));
+}
+
+#[test]
 fn wrong_input_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
