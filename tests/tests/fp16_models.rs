@@ -13,6 +13,7 @@ use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::Dataset;
 use edgeopt_runtime::pipeline::{preprocess, presets};
+use edgeopt_tests::sentences::{Tokenizer, encoder};
 use edgeopt_tests::text_images::{self, Condition};
 
 struct Quiet;
@@ -92,6 +93,35 @@ fn lines(seed: u64, count: usize) -> (Model, Vec<SampleInputs>) {
         })
         .collect();
     (model, samples)
+}
+
+/// The sentence encoder, whose attention has masks for the padding behind short sentences.
+fn sentences(texts: &[&str]) -> (Model, Vec<SampleInputs>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/zoo/minilm");
+    let model = encoder(&folder.join("model.safetensors"), 16)
+        .unwrap_or_else(|error| panic!("{error:#}: run `make fetch-test` first"));
+    let tokenizer = Tokenizer::read(&folder.join("vocab.txt")).unwrap();
+    let inputs = texts
+        .iter()
+        .map(|text| tokenizer.inputs(text, 16).unwrap().to_vec());
+    (model, inputs.collect())
+}
+
+#[test]
+fn sentences_in_half_are_nearly_exact_with_and_without_padding() {
+    let (model, samples) = sentences(&[
+        "That is a happy person",
+        "Today is a sunny day",
+        "The quick brown fox jumps over the lazy dog and then it sleeps for a long while",
+        "Yes",
+    ]);
+    let (_, calibration) = sentences(&["A plane is taking off.", "No"]);
+    let (simulated, run) = measure(
+        model,
+        &BuildOptions::new(Precision::Fp16),
+        (&calibration, &samples),
+    );
+    assert!(simulated > 45.0 && run > 45.0);
 }
 
 #[test]
