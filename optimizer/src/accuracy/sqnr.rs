@@ -110,4 +110,26 @@ mod tests {
         difference.add(&[1.0], &[f32::NAN]);
         assert_eq!((difference.sqnr_db(), difference.non_finite()), (-EXACT_DB, 1));
     }
+
+    #[test]
+    fn no_number_is_worse_than_any_number() {
+        let output = |name: &str, sqnr_db: f64| OutputAccuracy {
+            name: name.to_owned(),
+            sqnr_db,
+            cosine: 1.0,
+            max_abs: 0.0,
+        };
+        for nan in [f64::NAN, -f64::NAN] {
+            let outputs = [output("a", 30.0), output("b", nan), output("c", -EXACT_DB)];
+            assert_eq!(
+                worst_output(&outputs).map(|output| output.name.as_str()),
+                Some("b")
+            );
+            assert_eq!(
+                worst_output(&outputs[..1]).map(|output| output.name.as_str()),
+                Some("a")
+            );
+        }
+        assert!(worst_output(&[]).is_none());
+    }
 }

@@ -34,7 +34,7 @@ pub(super) fn int8(
     progress: &dyn Progress,
 ) -> Result<Candidate, BuildError> {
     let int8 = Int8Options {
-        half_scales: options.half_rest,
+        half_scales: options.int8.half_scales || options.half_rest,
         ..options.int8.clone()
     };
     let target = options.min_sqnr_db.zip(data.evaluation);

@@ -1,6 +1,8 @@
+use edgeopt_models::bundle::{Postprocessing, Precision};
 use edgeopt_models::graph::validate::validate;
 use edgeopt_models::{Attribute, DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::accuracy::layer_sqnr;
+use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Progress, make, prepare};
 use edgeopt_optimizer::calibrate::{CalibrationOptions, calibrate, extremes};
 use edgeopt_optimizer::precision::fp16::{Fp16Options, simulate, to_fp16, values_to_watch};
 use edgeopt_optimizer::precision::int8::{Int8Options, quantize, tensors_to_calibrate};
@@ -283,4 +285,89 @@ fn a_model_with_half_in_it_is_converted_and_simulated_with_its_types_as_they_wer
         let found = measured(&float, model, &samples);
         assert!(found.min_sqnr_db() > 55.0, "{found:?}");
     }
+}
+
+struct Quiet;
+
+impl Progress for Quiet {
+    fn stage(&self, _: &str, _: Option<u64>) {}
+    fn at(&self, _: u64) {}
+}
+
+fn built(
+    float: &Model,
+    calibration: &Vec<Vec<Tensor>>,
+    evaluation: &Vec<Vec<Tensor>>,
+    options: &BuildOptions,
+) -> Candidate {
+    let backend = CpuBackend::new().unwrap();
+    let prepared = prepare(float.clone(), &Default::default(), &backend).unwrap();
+    let data = Data {
+        calibration: Some(calibration),
+        calibration_len: calibration.len(),
+        evaluation: Some(evaluation),
+        evaluation_len: evaluation.len(),
+        labels: Vec::new(),
+        postprocessing: &Postprocessing::Raw,
+    };
+    let mut candidate = make(&prepared, options, &data, &backend, &Quiet).unwrap();
+    candidate.evaluate(&prepared, &data, &backend, &Quiet).unwrap();
+    candidate
+}
+
+#[test]
+fn a_build_calibrates_what_becomes_half() {
+    let nodes = vec![
+        Node::new("MatMul", "up", ["x", "w"], ["h"]),
+        Node::new("Tanh", "tanh", ["h"], ["t"]),
+        Node::new("MatMul", "last", ["t", "v"], ["y"]),
+    ];
+    let constants = [("w", noise(&[8, 8], 3000.0)), ("v", noise(&[8, 8], 1.0))];
+    let float = model(&[1, 8], nodes, &constants, &[1, 8]);
+    let samples = vec![vec![noise(&[1, 8], 100.0)]];
+    let candidate = built(&float, &samples, &samples, &BuildOptions::new(Precision::Fp16));
+    let names: Vec<&str> = candidate.kept.iter().map(|kept| kept.node.as_str()).collect();
+    assert_eq!(names, ["up", "tanh"], "{:?}", candidate.kept);
+    assert!(candidate.min_sqnr_db().unwrap() > 55.0, "{:?}", candidate.outputs);
+}
+
+#[test]
+fn half_around_int8_is_taken_only_if_the_target_is_still_met() {
+    let halves = |candidate: &Candidate| {
+        let tensors = candidate.model.graph.initializers.values();
+        tensors
+            .filter(|tensor| tensor.dtype() == DataType::Float16)
+            .count()
+    };
+    // What stands beside the network fits half on the calibration data, and not on the larger data it meets later.
+    let mut float = network();
+    if let Some(last) = float.graph.nodes.last_mut() {
+        last.outputs[0] = "z".into();
+    }
+    float.graph.nodes.extend([
+        Node::new("Mul", "up", ["x", "large"], ["u"]),
+        Node::new("Mul", "down", ["u", "small"], ["d"]),
+        Node::new("ReduceMax", "peak", ["d", "axes"], ["k"]).with("keepdims", 0i64),
+        Node::new("Add", "join", ["z", "k"], ["y"]),
+    ]);
+    for (name, value) in [("large", 15_000.0f32), ("small", 1.0 / 15_000.0)] {
+        float.graph.add_initializer(name.into(), Tensor::scalar(value));
+    }
+    float
+        .graph
+        .add_initializer("axes".into(), Tensor::vector(&[1i64, 2, 3]));
+    let larger = vec![vec![noise(&[1, 3, 16, 16], 5.0)]];
+    let mut options = BuildOptions::new(Precision::Int8);
+    options.int8.quantize_heads = true;
+    options.max_tries = 1;
+    let half = built(&float, &images(), &larger, &options);
+    assert!(halves(&half) > 0 && half.kept.is_empty(), "{:?}", half.kept);
+    assert!(half.min_sqnr_db().unwrap() < 0.0, "{:?}", half.outputs);
+    options.min_sqnr_db = Some(1.0);
+    let missed = built(&float, &images(), &larger, &options);
+    assert_eq!(halves(&missed), 0);
+    assert!(missed.notes[0].contains("stay in float32"), "{:?}", missed.notes);
+    assert!(missed.min_sqnr_db().unwrap() > 1.0, "{:?}", missed.outputs);
+    let met = built(&float, &images(), &images(), &options);
+    assert!(halves(&met) > 0 && met.notes.is_empty(), "{:?}", met.notes);
 }

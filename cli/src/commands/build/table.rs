@@ -159,3 +159,36 @@ pub(super) fn warnings(candidates: &[Candidate]) -> Vec<String> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_shows_the_output_that_is_no_number() {
+        let output = |name: &str, sqnr_db: f64, cosine: f64| OutputAccuracy {
+            name: name.to_owned(),
+            sqnr_db,
+            cosine,
+            max_abs: 0.0,
+        };
+        let row = Row {
+            precision: "fp16".into(),
+            nodes: 1,
+            weights: Bytes::kib(1),
+            memory: None,
+            outputs: vec![output("good", 40.0, 0.5), output("broken", f64::NAN, 0.25)],
+            score: None,
+            latency: None,
+            float_layers: Vec::new(),
+        };
+        let summary = Summary {
+            bundle: "out.edge".into(),
+            size: Bytes::kib(1),
+            candidates: vec![row],
+        };
+        let text = show(&summary);
+        assert!(text.contains("NaN") && text.contains("0.250000"), "{text}");
+        assert!(!text.contains("40.0"), "{text}");
+    }
+}
