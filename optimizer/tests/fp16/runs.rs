@@ -296,16 +296,17 @@ impl Progress for Quiet {
 
 fn built(
     float: &Model,
-    calibration: &Vec<Vec<Tensor>>,
-    evaluation: &Vec<Vec<Tensor>>,
+    calibration: &[Vec<Tensor>],
+    evaluation: &[Vec<Tensor>],
     options: &BuildOptions,
 ) -> Candidate {
     let backend = CpuBackend::new().unwrap();
     let prepared = prepare(float.clone(), &Default::default(), &backend).unwrap();
+    let (calibration, evaluation) = (calibration.to_vec(), evaluation.to_vec());
     let data = Data {
-        calibration: Some(calibration),
+        calibration: Some(&calibration),
         calibration_len: calibration.len(),
-        evaluation: Some(evaluation),
+        evaluation: Some(&evaluation),
         evaluation_len: evaluation.len(),
         labels: Vec::new(),
         postprocessing: &Postprocessing::Raw,
