@@ -5,5 +5,7 @@
 
 pub mod broker;
 pub mod config;
+pub mod deploy;
 pub mod link;
 pub mod protocol;
+pub mod serve;

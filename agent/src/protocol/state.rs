@@ -45,11 +45,12 @@ pub enum ModelSource {
 }
 
 /// How far a slot has come towards its specification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// Nothing there.
+    #[default]
     Absent,
     /// The bundle is being fetched.
     Downloading,

@@ -113,8 +113,42 @@ pub(super) fn read_row(path: &Path, spec: &TensorSpec, place: usize) -> Result<T
 /// Reads the arrays named after the inputs.
 pub(super) fn read_npz(path: &Path, inputs: &[TensorSpec]) -> Result<Vec<Tensor>, DatasetError> {
     let file = File::open(path).map_err(|source| DatasetError::io(path, source))?;
-    let mut archive =
-        ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| DatasetError::array(path, error))?;
+    npz_from(path, std::io::BufReader::new(file), inputs)
+}
+
+/// One sample from the bytes of an `.npy` (models with one input) or `.npz`; `name` is for messages. A sample without
+/// its batch axis gets one.
+///
+/// # Errors
+/// When it is neither, or does not fit the inputs.
+pub fn decode_arrays(name: &str, bytes: &[u8], inputs: &[TensorSpec]) -> Result<Vec<Tensor>, DatasetError> {
+    let path = Path::new(name);
+    let arrays = if bytes.starts_with(b"PK") {
+        npz_from(path, std::io::Cursor::new(bytes), inputs)?
+    } else if inputs.len() == 1 {
+        vec![read_npy(path, bytes)?]
+    } else {
+        return Err(DatasetError::array(
+            path,
+            format!(
+                "the model has {} inputs: give an .npz with an array for each",
+                inputs.len()
+            ),
+        ));
+    };
+    inputs
+        .iter()
+        .zip(arrays)
+        .map(|(spec, tensor)| with_batch(path, spec, tensor))
+        .collect()
+}
+
+fn npz_from(
+    path: &Path,
+    reader: impl Read + Seek,
+    inputs: &[TensorSpec],
+) -> Result<Vec<Tensor>, DatasetError> {
+    let mut archive = ZipArchive::new(reader).map_err(|error| DatasetError::array(path, error))?;
     let mut arrays = Vec::with_capacity(inputs.len());
     let mut names: Vec<String> = archive
         .file_names()

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use edgeopt_models::bundle::Preprocessing;
 use edgeopt_models::{Dim, Tensor};
 
-pub use array::write_npz;
+pub use array::{decode_arrays, write_npz};
 pub use error::DatasetError;
 pub use labels::Labels;
 

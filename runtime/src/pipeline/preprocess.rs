@@ -62,7 +62,19 @@ pub fn read_image(path: &Path, preprocessing: &Preprocessing) -> Result<Prepared
 /// # Errors
 /// When it is no image, or larger than 16384 pixels a side.
 pub fn decode(path: &Path) -> Result<RgbImage, ImageError> {
-    let mut reader = ImageReader::open(path)?.with_guessed_format()?;
+    decode_from(std::io::BufReader::new(std::fs::File::open(path)?))
+}
+
+/// Decodes an image in memory to RGB, honouring its orientation.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_bytes(bytes: &[u8]) -> Result<RgbImage, ImageError> {
+    decode_from(std::io::Cursor::new(bytes))
+}
+
+fn decode_from(encoded: impl std::io::BufRead + std::io::Seek) -> Result<RgbImage, ImageError> {
+    let mut reader = ImageReader::new(encoded).with_guessed_format()?;
     let mut limits = image::Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
     limits.max_image_height = Some(MAX_SIDE);

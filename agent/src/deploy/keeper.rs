@@ -1,0 +1,290 @@
+//! The thread that keeps one slot: takes events, writes the record, does the effects.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::machine::{Effect, Event, next};
+use super::record::{RecordFile, SlotRecord};
+use crate::protocol::{ReportedSlot, SlotSpec};
+
+/// Why there is no bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// It makes no sense to try again; why.
+    Permanent(String),
+    /// Something newer is wanted.
+    Superseded,
+}
+
+/// The store of bundles, and the ways into it.
+pub trait Bundles: Send {
+    /// Brings a bundle into the store, digest and signature checked. Waits and tries again as long as that may help,
+    /// and gives up when `superseded` says so.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    fn fetch(&mut self, spec: &SlotSpec, superseded: &dyn Fn() -> bool) -> Result<(), FetchError>;
+
+    /// Where the bundle of this digest is.
+    fn path(&self, sha256: &str) -> PathBuf;
+
+    /// Removes what no slot needs; `needed` is what this one does.
+    fn collect(&mut self, needed: &[String]);
+}
+
+/// What a watched model shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Too little to say.
+    Open,
+    /// It behaves.
+    Healthy,
+    /// It does not; why.
+    Unhealthy(String),
+}
+
+/// The serving side of a slot.
+pub trait Stage: Send {
+    /// Loads a bundle beside the model that answers, or instead of it if both do not fit.
+    ///
+    /// # Errors
+    /// When it cannot be loaded; what answered before answers then.
+    fn stage(&mut self, bundle: &Path) -> Result<(), String>;
+
+    /// Reproduces the golden outputs with what was staged.
+    ///
+    /// # Errors
+    /// With what differs.
+    fn self_test(&mut self) -> Result<(), String>;
+
+    /// Lets what was staged answer.
+    fn switch(&mut self);
+
+    /// Loads a model that has answered before, and lets it answer.
+    ///
+    /// # Errors
+    /// When it cannot be loaded.
+    fn restore(&mut self, bundle: &Path) -> Result<(), String>;
+
+    /// Gives up what was staged.
+    fn discard(&mut self);
+
+    /// Stops answering.
+    fn empty(&mut self);
+
+    /// Begins to judge the model that answers.
+    fn begin_watch(&mut self);
+
+    /// The judgement since then.
+    fn verdict(&mut self) -> Verdict;
+}
+
+/// How often a watched model is judged.
+const JUDGED_EVERY: Duration = Duration::from_millis(100);
+
+/// How long to wait before a record that could not be written is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Hands events to a keeper.
+#[derive(Clone)]
+pub struct KeeperHandle {
+    events: Sender<Event>,
+    /// The newest generation that was sent, so that a download in progress learns that it is superseded.
+    newest: Arc<AtomicU64>,
+    report: Arc<Mutex<ReportedSlot>>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl KeeperHandle {
+    /// Hands an event over; after the keeper has ended, nothing happens.
+    pub fn send(&self, event: Event) {
+        if let Event::Desired { generation, .. } = &event {
+            self.newest.fetch_max(generation.0, Ordering::Relaxed);
+        }
+        // The only receiver ends when the daemon does.
+        let _ = self.events.send(event);
+    }
+
+    /// The slot as it is reported.
+    pub fn report(&self) -> ReportedSlot {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A running keeper; stops when dropped.
+pub struct Keeper {
+    handle: KeeperHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    /// Starts the thread of slot `name`. `reported` is told each change.
+    ///
+    /// # Errors
+    /// When the record cannot be read, or the system gives no thread.
+    pub fn start(
+        name: &str,
+        file: RecordFile,
+        bundles: Box<dyn Bundles>,
+        stage: Box<dyn Stage>,
+        reported: Box<dyn Fn() + Send>,
+    ) -> Result<Self, String> {
+        let record = file.read().map_err(|error| error.to_string())?;
+        let (events, received) = mpsc::channel();
+        let handle = KeeperHandle {
+            events,
+            newest: Arc::new(AtomicU64::new(record.generation.0)),
+            report: Arc::new(Mutex::new(record.reported())),
+            stopping: Arc::default(),
+        };
+        let worker = Worker {
+            name: name.to_owned(),
+            file,
+            record,
+            bundles,
+            stage,
+            reported,
+            handle: handle.clone(),
+        };
+        let thread = thread::Builder::new()
+            .name(format!("keeper-{name}"))
+            .spawn(move || worker.run(&received))
+            .map_err(|error| format!("no thread for slot {name}: {error}"))?;
+        Ok(Self {
+            handle,
+            thread: Some(thread),
+        })
+    }
+
+    /// To send events.
+    pub fn handle(&self) -> KeeperHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.handle.stopping.store(true, Ordering::Relaxed);
+        self.handle.newest.store(u64::MAX, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by its thread already.
+            drop(thread.join());
+        }
+    }
+}
+
+struct Worker {
+    name: String,
+    file: RecordFile,
+    record: SlotRecord,
+    bundles: Box<dyn Bundles>,
+    stage: Box<dyn Stage>,
+    reported: Box<dyn Fn() + Send>,
+    handle: KeeperHandle,
+}
+
+impl Worker {
+    fn run(mut self, received: &Receiver<Event>) {
+        self.handle(Event::Started);
+        while !self.handle.stopping.load(Ordering::Relaxed) {
+            match received.recv_timeout(JUDGED_EVERY) {
+                Ok(event) => self.handle(event),
+                Err(RecvTimeoutError::Timeout) if self.record.watching => match self.stage.verdict() {
+                    Verdict::Open => {}
+                    Verdict::Healthy => self.handle(Event::WatchPassed),
+                    Verdict::Unhealthy(reason) => self.handle(Event::Failed(reason)),
+                },
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Handles an event and everything that follows from it.
+    fn handle(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let (record, effects) = next(&self.record, event);
+            if record != self.record {
+                if !self.write(&record) {
+                    return;
+                }
+                tracing::info!(slot = self.name, phase = ?record.phase, reason = record.reason, "slot");
+                self.record = record;
+            }
+            for effect in effects {
+                events.extend(self.perform(effect));
+            }
+        }
+    }
+
+    /// Until the record is on disk, its effects must not begin: waits for a full disk. `false` when the daemon stops.
+    fn write(&self, record: &SlotRecord) -> bool {
+        loop {
+            match self.file.write(record) {
+                Ok(()) => return true,
+                Err(error) => tracing::error!(slot = self.name, "the slot waits: {error}"),
+            }
+            if self.handle.stopping.load(Ordering::Relaxed) {
+                return false;
+            }
+            thread::sleep(WRITE_AGAIN);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) -> Option<Event> {
+        let failed =
+            |result: Result<(), String>, done: Event| Some(result.map_or_else(Event::Failed, |()| done));
+        match effect {
+            Effect::Fetch(spec) => {
+                let (own, newest) = (self.record.generation.0, Arc::clone(&self.handle.newest));
+                match self
+                    .bundles
+                    .fetch(&spec, &|| newest.load(Ordering::Relaxed) > own)
+                {
+                    Ok(()) => Some(Event::Fetched),
+                    Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
+                    Err(FetchError::Superseded) => None,
+                }
+            }
+            Effect::Stage(model) => {
+                failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)
+            }
+            Effect::SelfTest => failed(self.stage.self_test(), Event::SelfTested),
+            Effect::Switch => {
+                self.stage.switch();
+                Some(Event::Switched)
+            }
+            Effect::Watch => {
+                self.stage.begin_watch();
+                None
+            }
+            Effect::Restore(model) => {
+                let restored = self.stage.restore(&self.bundles.path(&model.sha256));
+                restored.err().map(Event::ActiveUnusable)
+            }
+            Effect::Discard => {
+                self.stage.discard();
+                None
+            }
+            Effect::Empty => {
+                self.stage.empty();
+                Some(Event::Emptied)
+            }
+            Effect::Report => {
+                *self.handle.report.lock().unwrap_or_else(PoisonError::into_inner) = self.record.reported();
+                (self.reported)();
+                None
+            }
+            Effect::Collect => {
+                self.bundles.collect(&self.record.needed());
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The decisions. Pure: a record and what happened in, the new record and what to do out.
+
+use super::record::{Installed, SlotRecord};
+use crate::protocol::{Generation, Phase, SlotSpec};
+
+/// Starts of the daemon that a watched model gets: one that is still being watched at the next start is suspected to
+/// have brought it down.
+pub const MOST_STARTS: u32 = 3;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The daemon has started; nothing is in memory.
+    Started,
+    /// The operator wants this.
+    Desired {
+        /// Of the whole desired state.
+        generation: Generation,
+        /// `None` = an empty slot.
+        spec: Option<SlotSpec>,
+    },
+    /// The bundle is in the store, digest and signature are right.
+    Fetched,
+    /// Its engine is loaded, beside the active one or instead of it.
+    Staged,
+    /// The golden outputs were reproduced.
+    SelfTested,
+    /// Requests go to the new model.
+    Switched,
+    /// The new model has behaved.
+    WatchPassed,
+    /// Fetching, staging, the self-test, the switch or the watch failed; it makes no sense to try again.
+    Failed(String),
+    /// The active model of the record could not be loaded at a start.
+    ActiveUnusable(String),
+    /// The operator asks for the previous model.
+    RollbackAsked,
+    /// The slot is empty now.
+    Emptied,
+}
+
+/// What to do. Every effect may be begun again after a power cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Bring the bundle into the store and verify it; answer `Fetched` or `Failed`.
+    Fetch(SlotSpec),
+    /// Load its engine; answer `Staged` or `Failed`.
+    Stage(Installed),
+    /// Run the golden inputs; answer `SelfTested` or `Failed`.
+    SelfTest,
+    /// Let it answer; answer `Switched`.
+    Switch,
+    /// Watch it; answer `WatchPassed` or `Failed`.
+    Watch,
+    /// Load a model that answered before and let it answer; nothing is answered, or `ActiveUnusable`.
+    Restore(Installed),
+    /// Give up what was staged.
+    Discard,
+    /// Stop answering; answer `Emptied`.
+    Empty,
+    /// Tell the operator.
+    Report,
+    /// Remove what no slot needs.
+    Collect,
+}
+
+/// The next record, which has to be on disk before the effects begin, and the effects in order.
+pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
+    let mut record = record.clone();
+    let effects = match event {
+        Event::Started => started(&mut record),
+        Event::Desired { generation, spec } => desired(&mut record, generation, spec),
+        Event::Fetched if record.phase == Phase::Downloading => {
+            advance(&mut record, Phase::Verified, |wanted| {
+                vec![Effect::Report, Effect::Stage(wanted)]
+            })
+        }
+        Event::Staged if record.phase == Phase::Verified => advance(&mut record, Phase::Staged, |_| {
+            vec![Effect::Report, Effect::SelfTest]
+        }),
+        Event::SelfTested if record.phase == Phase::Staged => {
+            advance(&mut record, Phase::SelfTested, |_| vec![Effect::Switch])
+        }
+        Event::Switched if record.phase == Phase::SelfTested => switched(&mut record),
+        Event::WatchPassed if record.watching => {
+            record.watching = false;
+            record.starts = 0;
+            vec![Effect::Report, Effect::Collect]
+        }
+        Event::Failed(reason) => failed(&mut record, reason),
+        Event::ActiveUnusable(reason) => active_unusable(&mut record, reason),
+        Event::RollbackAsked => rolled_back(&mut record, "asked for by the operator".into()),
+        Event::Emptied if record.desired.is_none() => {
+            record.phase = Phase::Absent;
+            record.active = None;
+            record.previous = None;
+            record.watching = false;
+            record.reason = None;
+            vec![Effect::Report, Effect::Collect]
+        }
+        // Late answers to effects that a newer event has made pointless.
+        Event::Fetched
+        | Event::Staged
+        | Event::SelfTested
+        | Event::Switched
+        | Event::WatchPassed
+        | Event::Emptied => Vec::new(),
+    };
+    (record, effects)
+}
+
+fn advance(
+    record: &mut SlotRecord,
+    phase: Phase,
+    effects: impl FnOnce(Installed) -> Vec<Effect>,
+) -> Vec<Effect> {
+    let Some(spec) = &record.desired else {
+        return Vec::new();
+    };
+    record.phase = phase;
+    effects(Installed::of(spec))
+}
+
+/// Nothing is in memory: what answered must answer again first, then what was under way begins again at the last step
+/// that left something on disk.
+fn started(record: &mut SlotRecord) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    if record.watching {
+        record.starts += 1;
+        if record.starts > MOST_STARTS {
+            let reason = format!(
+                "the daemon started {} times while this model was watched",
+                record.starts - 1
+            );
+            return rolled_back(record, reason);
+        }
+    }
+    if let Some(active) = &record.active {
+        effects.push(Effect::Restore(active.clone()));
+        if record.watching {
+            effects.push(Effect::Watch);
+        }
+    }
+    match (&record.desired, record.phase) {
+        (None, Phase::Absent) => {}
+        (None, _) => effects.push(Effect::Empty),
+        (
+            Some(spec),
+            Phase::Absent | Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested,
+        ) => {
+            // The bundle may have gone with a disk that was cleaned: fetching finds it in the store or brings it.
+            let spec = spec.clone();
+            record.phase = Phase::Downloading;
+            effects.push(Effect::Fetch(spec));
+        }
+        (Some(_), Phase::Active | Phase::Failed) => {}
+    }
+    effects.push(Effect::Report);
+    effects
+}
+
+fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpec>) -> Vec<Effect> {
+    // Replays of the retained message, and what an operator with an old view sends.
+    if !generation.supersedes(record.generation) {
+        return Vec::new();
+    }
+    record.generation = generation;
+    let Some(spec) = spec else {
+        record.desired = None;
+        record.reason = None;
+        let nothing = record.active.is_none() && record.phase == Phase::Absent;
+        return if nothing {
+            vec![Effect::Report]
+        } else {
+            vec![Effect::Discard, Effect::Empty]
+        };
+    };
+    let same = |installed: &Option<Installed>| {
+        installed
+            .as_ref()
+            .is_some_and(|other| other.sha256 == spec.sha256)
+    };
+    if same(&record.active) {
+        // A generation that changed something else, or that returns to what answers anyway.
+        let under_way = record.phase != Phase::Active;
+        record.desired = Some(spec);
+        record.phase = Phase::Active;
+        record.reason = None;
+        return if under_way {
+            vec![Effect::Discard, Effect::Report]
+        } else {
+            vec![Effect::Report]
+        };
+    }
+    record.desired = Some(spec.clone());
+    record.phase = Phase::Downloading;
+    record.reason = None;
+    vec![Effect::Discard, Effect::Report, Effect::Fetch(spec)]
+}
+
+fn switched(record: &mut SlotRecord) -> Vec<Effect> {
+    let Some(spec) = &record.desired else {
+        return Vec::new();
+    };
+    let new = Installed::of(spec);
+    // A model that was still being watched has not proven itself: what it replaced stays the one to return to.
+    if !record.watching || record.previous.is_none() {
+        record.previous = record.active.take();
+    }
+    record.active = Some(new);
+    record.phase = Phase::Active;
+    record.watching = true;
+    record.starts = 0;
+    record.reason = None;
+    vec![Effect::Report, Effect::Watch]
+}
+
+fn failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    match record.phase {
+        Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested => {
+            record.phase = Phase::Failed;
+            record.reason = Some(reason);
+            vec![Effect::Discard, Effect::Report, Effect::Collect]
+        }
+        Phase::Active if record.watching => rolled_back(record, reason),
+        _ => Vec::new(),
+    }
+}
+
+fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    let Some(previous) = record.previous.take() else {
+        // There is nothing to return to. A model that answers badly is better than none; one that brings the daemon down
+        // is not loaded again.
+        if record.starts > MOST_STARTS {
+            record.active = None;
+        }
+        record.phase = Phase::Failed;
+        record.watching = false;
+        record.reason = Some(format!("{reason}; there is no previous model to return to"));
+        return vec![Effect::Discard, Effect::Report];
+    };
+    record.active = Some(previous.clone());
+    record.phase = Phase::Failed;
+    record.watching = false;
+    record.starts = 0;
+    record.reason = Some(reason);
+    vec![
+        Effect::Discard,
+        Effect::Restore(previous),
+        Effect::Report,
+        Effect::Collect,
+    ]
+}
+
+fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    if record.previous.is_some() {
+        return rolled_back(record, reason);
+    }
+    let Some(active) = record.active.take() else {
+        return Vec::new();
+    };
+    record.watching = false;
+    // Perhaps only the file is gone: the desired model is fetched again, once.
+    match &record.desired {
+        Some(spec) if spec.sha256 == active.sha256 && record.phase == Phase::Active => {
+            let spec = spec.clone();
+            record.phase = Phase::Downloading;
+            vec![Effect::Report, Effect::Fetch(spec)]
+        }
+        _ => {
+            record.phase = Phase::Failed;
+            record.reason = Some(reason);
+            vec![Effect::Report]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ModelSource;
+
+    fn spec(version: &str) -> SlotSpec {
+        SlotSpec {
+            model: "net".into(),
+            version: version.into(),
+            sha256: format!("digest of {version}"),
+            size: 1,
+            sources: vec![ModelSource::Url("file:/x".into())],
+        }
+    }
+
+    fn wanted(generation: u64, version: &str) -> Event {
+        Event::Desired {
+            generation: Generation(generation),
+            spec: Some(spec(version)),
+        }
+    }
+
+    /// The record after a deployment of `version` that went well.
+    fn active(record: &SlotRecord, generation: u64, version: &str) -> SlotRecord {
+        let events = [
+            wanted(generation, version),
+            Event::Fetched,
+            Event::Staged,
+            Event::SelfTested,
+            Event::Switched,
+            Event::WatchPassed,
+        ];
+        events
+            .into_iter()
+            .fold(record.clone(), |record, event| next(&record, event).0)
+    }
+
+    #[test]
+    fn a_deployment_goes_step_by_step_and_keeps_the_previous_model() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        assert_eq!((first.phase, first.watching), (Phase::Active, false));
+        let second = active(&first, 2, "2");
+        assert_eq!(second.active, Some(Installed::of(&spec("2"))));
+        assert_eq!(second.previous, Some(Installed::of(&spec("1"))));
+        assert_eq!(second.needed(), ["digest of 2", "digest of 2", "digest of 1"]);
+    }
+
+    #[test]
+    fn replays_and_older_generations_do_nothing() {
+        let record = active(&SlotRecord::default(), 5, "1");
+        for generation in [5, 4, 0] {
+            assert_eq!(
+                next(&record, wanted(generation, "9")),
+                (record.clone(), Vec::new())
+            );
+        }
+    }
+
+    #[test]
+    fn a_failure_before_the_switch_leaves_the_active_model_alone() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let steps = [Event::Fetched, Event::Staged, Event::SelfTested];
+        for done in 0..=steps.len() {
+            let mut record = next(&first, wanted(2, "2")).0;
+            for event in &steps[..done] {
+                record = next(&record, event.clone()).0;
+            }
+            let (record, effects) = next(&record, Event::Failed("broken".into()));
+            assert_eq!(record.phase, Phase::Failed);
+            assert_eq!(record.active, first.active);
+            assert_eq!(effects, [Effect::Discard, Effect::Report, Effect::Collect]);
+            // The same generation is not tried again, not even after a restart.
+            assert!(
+                !next(&record, Event::Started)
+                    .1
+                    .iter()
+                    .any(|effect| matches!(effect, Effect::Fetch(_)))
+            );
+        }
+    }
+
+    #[test]
+    fn a_failure_while_watched_returns_to_the_previous_model() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let mut record = first.clone();
+        for event in [
+            wanted(2, "2"),
+            Event::Fetched,
+            Event::Staged,
+            Event::SelfTested,
+            Event::Switched,
+        ] {
+            record = next(&record, event).0;
+        }
+        assert!(record.watching);
+        let (back, effects) = next(&record, Event::Failed("3 of 20 answers are NaN".into()));
+        assert_eq!((back.active.clone(), back.previous), (first.active.clone(), None));
+        assert_eq!(back.reason.as_deref(), Some("3 of 20 answers are NaN"));
+        assert!(effects.contains(&Effect::Restore(first.active.unwrap())));
+    }
+
+    #[test]
+    fn a_model_that_takes_the_daemon_down_is_given_up() {
+        let mut record = active(&SlotRecord::default(), 1, "1");
+        for event in [
+            wanted(2, "2"),
+            Event::Fetched,
+            Event::Staged,
+            Event::SelfTested,
+            Event::Switched,
+        ] {
+            record = next(&record, event).0;
+        }
+        for _ in 0..MOST_STARTS {
+            record = next(&record, Event::Started).0;
+            assert_eq!(record.active, Some(Installed::of(&spec("2"))));
+        }
+        record = next(&record, Event::Started).0;
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert!(record.reason.unwrap().contains("3 times"));
+    }
+
+    #[test]
+    fn emptying_removes_everything() {
+        let record = active(&SlotRecord::default(), 1, "1");
+        let (record, effects) = next(
+            &record,
+            Event::Desired {
+                generation: Generation(2),
+                spec: None,
+            },
+        );
+        assert_eq!(effects, [Effect::Discard, Effect::Empty]);
+        let (record, _) = next(&record, Event::Emptied);
+        assert_eq!((record.phase, record.needed().len()), (Phase::Absent, 0));
+    }
+
+    /// Whatever happens in whatever order, restarts included: once a model has answered, one always does, it is one that
+    /// was desired, and what answers is never something that has not passed its self-test.
+    #[test]
+    fn random_events_never_leave_a_slot_without_a_model_that_has_proven_itself() {
+        let mut state = 7u64;
+        let mut random = |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..2000 {
+            let mut record = active(&SlotRecord::default(), 1, "1");
+            let (mut generation, mut tested) = (1, vec!["digest of 1".to_owned()]);
+            for _ in 0..40 {
+                let event = match random(11) {
+                    0 => Event::Started,
+                    1 => {
+                        generation += random(2);
+                        wanted(generation, &random(4).to_string())
+                    }
+                    2 => Event::Fetched,
+                    3 => Event::Staged,
+                    4 => Event::SelfTested,
+                    5 => Event::Switched,
+                    6 => Event::WatchPassed,
+                    7 => Event::Failed("for a reason".into()),
+                    8 => Event::RollbackAsked,
+                    9 => Event::Emptied,
+                    _ => Event::Fetched,
+                };
+                let before = record.clone();
+                let (after, effects) = next(&record, event.clone());
+                record = after;
+                if event == Event::SelfTested && before.phase == Phase::Staged {
+                    tested.push(before.desired.clone().unwrap().sha256);
+                }
+                let active = record
+                    .active
+                    .clone()
+                    .unwrap_or_else(|| panic!("{event:?} on {before:?} left nothing"));
+                assert!(
+                    tested.contains(&active.sha256),
+                    "{event:?}: {active:?} was never tested"
+                );
+                for effect in effects {
+                    if let Effect::Restore(model) = effect {
+                        assert_eq!(
+                            Some(&model),
+                            record.active.as_ref(),
+                            "restores what is not active"
+                        );
+                    }
+                }
+                assert_eq!(
+                    record.phase == Phase::Failed,
+                    record.reason.is_some(),
+                    "{event:?}: {record:?}"
+                );
+            }
+        }
+    }
+}

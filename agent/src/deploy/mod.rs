@@ -1,0 +1,15 @@
+//! Bringing a slot from the model it has to the model it should have, so that it never ends up without a working one.
+//!
+//! [`machine`] decides, and touches nothing: record and event in, record and effects out. [`SlotRecord`] is what survives a
+//! power cut; it is on disk before an effect begins, and every effect can be begun again. [`Keeper`] does the effects of
+//! one slot on a thread of its own, through the traits [`Bundles`] and [`Stage`].
+
+mod keeper;
+mod local;
+pub mod machine;
+mod record;
+
+pub use keeper::{Bundles, FetchError, Keeper, KeeperHandle, Stage, Verdict};
+pub use local::LocalBundles;
+pub use machine::{Effect, Event, next};
+pub use record::{Installed, RecordError, RecordFile, SlotRecord};

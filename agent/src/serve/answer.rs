@@ -1,0 +1,64 @@
+//! What a model says about one input.
+
+use edgeopt_models::bundle::Postprocessing;
+use edgeopt_models::{DataType, Tensor};
+use edgeopt_runtime::pipeline::postprocess::interpret;
+use serde_json::{Value, json};
+
+/// Raw outputs of more elements are described, not shown: a message is no place for a feature map.
+const MOST_VALUES: usize = 4096;
+
+/// A prediction with what is known about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The prediction as JSON.
+    pub prediction: Value,
+    /// Name of the model that answered.
+    pub model: String,
+    /// Its version.
+    pub version: String,
+    /// Milliseconds from input to answer.
+    pub latency_ms: f64,
+    /// Whether an output holds NaN or infinity.
+    pub non_finite: bool,
+}
+
+/// Reads outputs as declared; raw ones come with their values.
+pub(super) fn predict(
+    names: &[String],
+    outputs: &[Tensor],
+    declared: &Postprocessing,
+) -> Result<Value, String> {
+    if !matches!(declared, Postprocessing::Raw) {
+        let prediction = interpret(outputs, declared).map_err(|error| error.to_string())?;
+        return serde_json::to_value(prediction).map_err(|error| error.to_string());
+    }
+    let outputs = names.iter().zip(outputs).map(|(name, tensor)| {
+        let mut shown = json!({
+            "name": name,
+            "dtype": tensor.dtype().to_string(),
+            "shape": tensor.dims(),
+        });
+        if tensor.elements() <= MOST_VALUES
+            && let Ok(values) = tensor.to_f32()
+        {
+            shown["values"] = json!(values.as_ref());
+        }
+        shown
+    });
+    Ok(json!({ "kind": "raw", "outputs": outputs.collect::<Vec<_>>() }))
+}
+
+/// Whether a float output holds NaN or infinity.
+pub(super) fn has_non_finite(outputs: &[Tensor]) -> bool {
+    outputs
+        .iter()
+        .filter(|tensor| {
+            matches!(
+                tensor.dtype(),
+                DataType::Float32 | DataType::Float16 | DataType::Bfloat16 | DataType::Float64
+            )
+        })
+        .filter_map(|tensor| tensor.to_f32().ok())
+        .any(|values| values.iter().any(|value| !value.is_finite()))
+}

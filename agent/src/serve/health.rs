@@ -1,0 +1,194 @@
+//! How a model behaves: counters, latency, and the judgement of a watch.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Latencies kept for the summary.
+const KEPT: usize = 2048;
+
+/// Counters of a slot since the daemon started, and recent latencies.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    /// Answers given.
+    pub answered: u64,
+    /// Inputs that could not be answered: unreadable, or the model failed.
+    pub failed: u64,
+    /// Answers with NaN or infinity.
+    pub non_finite: u64,
+    /// Inputs given up because the queue was full.
+    pub dropped: u64,
+    latencies_ms: VecDeque<f32>,
+}
+
+/// Latency of the last answers, milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct LatencySummary {
+    pub p50_ms: f64,
+    pub p95_ms: f64,
+    pub p99_ms: f64,
+    pub max_ms: f64,
+}
+
+impl Health {
+    pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: bool) {
+        self.answered += 1;
+        self.non_finite += u64::from(non_finite);
+        if self.latencies_ms.len() == KEPT {
+            self.latencies_ms.pop_front();
+        }
+        self.latencies_ms.push_back(latency_ms as f32);
+    }
+
+    /// Latency of the last answers.
+    pub fn latency(&self) -> LatencySummary {
+        let mut sorted: Vec<f32> = self.latencies_ms.iter().copied().collect();
+        sorted.sort_by(f32::total_cmp);
+        let at = |share: f64| {
+            let index = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
+            sorted.get(index).copied().map_or(0.0, f64::from)
+        };
+        LatencySummary {
+            p50_ms: at(0.5),
+            p95_ms: at(0.95),
+            p99_ms: at(0.99),
+            max_ms: at(1.0),
+        }
+    }
+}
+
+/// When a new model is trusted, and when it is not.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchCriteria {
+    /// Watched until it has given this many answers …
+    pub answers: u64,
+    /// … or for this long, whatever comes first.
+    pub longest: Duration,
+    /// Share of inputs that may fail.
+    pub failures: f64,
+    /// How many times as slow as the model before it may be (median); `None` = as slow as it likes.
+    pub slowdown: Option<f64>,
+}
+
+impl Default for WatchCriteria {
+    fn default() -> Self {
+        Self {
+            answers: 50,
+            longest: Duration::from_secs(60),
+            failures: 0.1,
+            slowdown: Some(10.0),
+        }
+    }
+}
+
+/// A watch in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    pub(super) since: Instant,
+    /// The counters when it began.
+    pub(super) before: Health,
+}
+
+/// Judges what happened since a watch began.
+pub(super) fn judge(
+    criteria: &WatchCriteria,
+    watch: &Watch,
+    now: &Health,
+    at: Instant,
+) -> crate::deploy::Verdict {
+    use crate::deploy::Verdict;
+    let answered = now.answered - watch.before.answered;
+    let failed = now.failed - watch.before.failed;
+    let non_finite = now.non_finite - watch.before.non_finite;
+    if non_finite > 0 {
+        return Verdict::Unhealthy(format!("{non_finite} of {answered} answers hold NaN or infinity"));
+    }
+    // One unreadable input among three says nothing about the model.
+    let total = answered + failed;
+    if failed >= 3 && failed as f64 > criteria.failures * total as f64 {
+        return Verdict::Unhealthy(format!("{failed} of {total} inputs failed"));
+    }
+    let over = at.saturating_duration_since(watch.since) >= criteria.longest;
+    if answered < criteria.answers && !over {
+        return Verdict::Open;
+    }
+    if let Some(slowdown) = criteria.slowdown
+        && answered >= criteria.answers
+    {
+        let recent: VecDeque<f32> = now
+            .latencies_ms
+            .iter()
+            .rev()
+            .take(usize::try_from(answered).unwrap_or(KEPT))
+            .copied()
+            .collect();
+        let own = Health {
+            latencies_ms: recent,
+            ..Health::default()
+        }
+        .latency()
+        .p50_ms;
+        let before = watch.before.latency().p50_ms;
+        if watch.before.answered > 0 && before > 0.0 && own > slowdown * before {
+            return Verdict::Unhealthy(format!(
+                "answers take {own:.1} ms, those of the model before took {before:.1}"
+            ));
+        }
+    }
+    Verdict::Healthy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deploy::Verdict;
+
+    fn after(answers: u64, latency: f64, failed: u64, non_finite: bool) -> (Watch, Health) {
+        let mut before = Health::default();
+        for _ in 0..10 {
+            before.answered_in(2.0, false);
+        }
+        let mut now = before.clone();
+        for _ in 0..answers {
+            now.answered_in(latency, non_finite);
+        }
+        now.failed += failed;
+        (
+            Watch {
+                since: Instant::now(),
+                before,
+            },
+            now,
+        )
+    }
+
+    fn verdict(answers: u64, latency: f64, failed: u64, non_finite: bool) -> Verdict {
+        let (watch, now) = after(answers, latency, failed, non_finite);
+        judge(&WatchCriteria::default(), &watch, &now, watch.since)
+    }
+
+    #[test]
+    fn a_model_is_judged_by_answers_failures_numbers_and_speed() {
+        assert_eq!(verdict(49, 2.0, 0, false), Verdict::Open);
+        assert_eq!(verdict(50, 2.0, 2, false), Verdict::Healthy);
+        assert_eq!(verdict(50, 19.0, 0, false), Verdict::Healthy);
+        for (verdict, part) in [
+            (verdict(1, 2.0, 0, true), "NaN"),
+            (verdict(20, 2.0, 3, false), "3 of 23 inputs failed"),
+            (verdict(50, 21.0, 0, false), "answers take 21.0 ms"),
+        ] {
+            assert!(
+                matches!(&verdict, Verdict::Unhealthy(reason) if reason.contains(part)),
+                "{verdict:?}"
+            );
+        }
+        let (watch, now) = after(1, 2.0, 0, false);
+        let later = watch.since + Duration::from_secs(61);
+        assert_eq!(
+            judge(&WatchCriteria::default(), &watch, &now, later),
+            Verdict::Healthy
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! The queue of a slot and the workers behind it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use edgeopt_models::Tensor;
+use edgeopt_runtime::Session;
+
+use super::answer::{Answer, has_non_finite, predict};
+use super::batch::{split, stack};
+use super::health::Health;
+use super::model::LoadedModel;
+use crate::config::DropPolicy;
+
+/// How a slot serves.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Inputs that may wait.
+    pub queue: usize,
+    /// Which one gives way when more come.
+    pub drop: DropPolicy,
+    /// Sessions that run at the same time.
+    pub workers: usize,
+}
+
+/// An input that waits for its answer.
+pub struct Job {
+    /// For messages.
+    pub name: String,
+    /// An image, `.npy` or `.npz`.
+    pub bytes: Vec<u8>,
+    /// When it came in.
+    pub received: Instant,
+    /// Told the answer, or why there is none.
+    pub reply: Box<dyn FnOnce(Result<Answer, String>) + Send>,
+}
+
+/// What became of an input that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// It waits.
+    Queued,
+    /// It waits, and the oldest was given up for it.
+    OldestDropped,
+    /// It was given up; its reply has been told.
+    Refused,
+}
+
+struct State {
+    queue: VecDeque<Job>,
+    model: Option<Arc<LoadedModel>>,
+    /// Counts changes of the model.
+    epoch: u64,
+    /// Inputs wait although there is no model: one is on its way.
+    swapping: bool,
+    /// The operator has stopped answers.
+    paused: bool,
+    /// Workers that hold a session.
+    holding: usize,
+    stopping: bool,
+}
+
+struct Shared {
+    options: ServerOptions,
+    state: Mutex<State>,
+    changed: Condvar,
+    health: Mutex<Health>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One slot's queue and workers; stops when the last clone is dropped.
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+    _workers: Arc<Workers>,
+}
+
+struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stopping = true;
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic there has been reported by its thread already.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Server {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(name: &str, options: ServerOptions) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            options,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                model: None,
+                epoch: 0,
+                swapping: false,
+                paused: false,
+                holding: 0,
+                stopping: false,
+            }),
+            changed: Condvar::new(),
+            health: Mutex::default(),
+        });
+        let mut workers = Workers {
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+        };
+        for index in 0..options.workers.max(1) {
+            let shared = Arc::clone(&shared);
+            let thread = thread::Builder::new()
+                .name(format!("serve-{name}-{index}"))
+                .spawn(move || work(&shared))?;
+            workers.threads.push(thread);
+        }
+        Ok(Self {
+            shared,
+            _workers: Arc::new(workers),
+        })
+    }
+
+    /// Hands an input over. Never blocks.
+    pub fn submit(&self, job: Job) -> Submitted {
+        let mut state = lock(&self.shared.state);
+        let refusal = match (state.paused, state.model.is_some() || state.swapping) {
+            (true, _) => Some("the slot is paused"),
+            (_, false) => Some("no model is active in this slot"),
+            _ => None,
+        };
+        if let Some(reason) = refusal {
+            drop(state);
+            (job.reply)(Err(reason.into()));
+            return Submitted::Refused;
+        }
+        let full = state.queue.len() >= self.shared.options.queue.max(1);
+        let given_up = match (full, self.shared.options.drop) {
+            (false, _) => {
+                state.queue.push_back(job);
+                None
+            }
+            (true, DropPolicy::Oldest) => {
+                state.queue.push_back(job);
+                state
+                    .queue
+                    .pop_front()
+                    .map(|oldest| (oldest, Submitted::OldestDropped))
+            }
+            (true, DropPolicy::Newest) => Some((job, Submitted::Refused)),
+        };
+        drop(state);
+        self.shared.changed.notify_one();
+        let Some((given_up, result)) = given_up else {
+            return Submitted::Queued;
+        };
+        lock(&self.shared.health).dropped += 1;
+        (given_up.reply)(Err("the queue is full".into()));
+        result
+    }
+
+    /// Lets `model` answer from now on. Inputs that wait are answered by it; those being answered end with the old one.
+    pub fn switch(&self, model: Arc<LoadedModel>) {
+        let mut state = lock(&self.shared.state);
+        state.model = Some(model);
+        state.swapping = false;
+        state.epoch += 1;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Takes the model away and waits until nothing of it is in use; inputs wait until the next [`Server::switch`].
+    pub fn release(&self) {
+        let mut state = lock(&self.shared.state);
+        state.model = None;
+        state.swapping = true;
+        state.epoch += 1;
+        self.shared.changed.notify_all();
+        while state.holding > 0 {
+            state = self
+                .shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes the model away for good; what waits is refused.
+    pub fn empty(&self) {
+        let mut state = lock(&self.shared.state);
+        state.model = None;
+        state.swapping = false;
+        state.epoch += 1;
+        let waiting = std::mem::take(&mut state.queue);
+        drop(state);
+        self.shared.changed.notify_all();
+        for job in waiting {
+            (job.reply)(Err("no model is active in this slot".into()));
+        }
+    }
+
+    /// Stops or resumes answering; what comes while paused is refused.
+    pub fn pause(&self, paused: bool) {
+        lock(&self.shared.state).paused = paused;
+        self.shared.changed.notify_all();
+    }
+
+    /// The model that answers.
+    pub fn model(&self) -> Option<Arc<LoadedModel>> {
+        lock(&self.shared.state).model.clone()
+    }
+
+    /// Inputs that wait.
+    pub fn waiting(&self) -> usize {
+        lock(&self.shared.state).queue.len()
+    }
+
+    /// Counters and latencies.
+    pub fn health(&self) -> Health {
+        lock(&self.shared.health).clone()
+    }
+}
+
+/// What a worker holds: a model with a session of it.
+struct Held {
+    model: Arc<LoadedModel>,
+    session: Result<Box<dyn Session>, String>,
+}
+
+fn work(shared: &Shared) {
+    let (mut held, mut epoch): (Option<Held>, u64) = (None, 0);
+    loop {
+        let mut state = lock(&shared.state);
+        while !state.stopping
+            && state.epoch == epoch
+            && (state.queue.is_empty() || state.paused || held.is_none())
+        {
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.stopping {
+            return;
+        }
+        if state.epoch != epoch {
+            epoch = state.epoch;
+            let model = state.model.clone();
+            if held.take().is_some() {
+                state.holding -= 1;
+            }
+            if model.is_some() {
+                state.holding += 1;
+            }
+            drop(state);
+            shared.changed.notify_all();
+            held = model.map(|model| {
+                let session = Arc::clone(&model.engine)
+                    .session()
+                    .map_err(|error| error.to_string());
+                Held { model, session }
+            });
+            continue;
+        }
+        let Some(current) = &mut held else { continue };
+        let most = current.model.largest_batch();
+        let count = most.min(state.queue.len());
+        let jobs: Vec<Job> = state.queue.drain(..count).collect();
+        drop(state);
+        answer(shared, current, jobs);
+    }
+}
+
+fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
+    let mut readable = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        match held.model.read_input(&job.name, &job.bytes) {
+            Ok(inputs) => readable.push((job, inputs)),
+            Err(problem) => fail(shared, job, problem),
+        }
+    }
+    let session = match &mut held.session {
+        Ok(session) => session,
+        Err(problem) => {
+            for (job, _) in readable {
+                fail(shared, job, problem.clone());
+            }
+            return;
+        }
+    };
+    let model = &held.model;
+    if readable.len() > 1 {
+        let (jobs, inputs): (Vec<Job>, Vec<Vec<Tensor>>) = readable.into_iter().unzip();
+        let together = stack(&inputs).and_then(|stacked| {
+            session
+                .run(&stacked)
+                .ok()
+                .and_then(|outputs| split(outputs, jobs.len()))
+        });
+        if let Some(outputs) = together {
+            for (job, outputs) in jobs.into_iter().zip(outputs) {
+                succeed(shared, model, job, &outputs);
+            }
+            return;
+        }
+        // Their lengths differ, or one of them makes the run fail: each for itself.
+        readable = jobs.into_iter().zip(inputs).collect();
+    }
+    for (job, inputs) in readable {
+        match session.run(&inputs) {
+            Ok(outputs) => succeed(shared, model, job, outputs),
+            Err(error) => fail(shared, job, error.to_string()),
+        }
+    }
+}
+
+fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor]) {
+    let prediction = match predict(&model.output_names, outputs, &model.manifest.postprocessing) {
+        Ok(prediction) => prediction,
+        Err(problem) => return fail(shared, job, problem),
+    };
+    let (latency_ms, non_finite) = (
+        job.received.elapsed().as_secs_f64() * 1e3,
+        has_non_finite(outputs),
+    );
+    lock(&shared.health).answered_in(latency_ms, non_finite);
+    (job.reply)(Ok(Answer {
+        prediction,
+        model: model.manifest.name.clone(),
+        version: model.manifest.version.clone(),
+        latency_ms,
+        non_finite,
+    }));
+}
+
+fn fail(shared: &Shared, job: Job, problem: String) {
+    lock(&shared.health).failed += 1;
+    (job.reply)(Err(problem));
+}

@@ -1,0 +1,155 @@
+//! Loading, testing and switching the models of a slot.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use edgeopt_runtime::Backend;
+use edgeopt_runtime::memory::Budget;
+
+use super::health::{Watch, WatchCriteria, judge};
+use super::model::{LoadError, LoadedModel, compile_options};
+use super::server::Server;
+use crate::deploy::{Stage, Verdict};
+
+/// The serving side of a deployment.
+pub struct SlotStage {
+    server: Server,
+    backend: Arc<dyn Backend>,
+    budget: Option<Budget>,
+    threads: usize,
+    criteria: WatchCriteria,
+    staged: Option<Arc<LoadedModel>>,
+    /// Where the model that answers came from.
+    active: Option<PathBuf>,
+    staged_path: Option<PathBuf>,
+    watch: Option<Watch>,
+}
+
+impl SlotStage {
+    /// A stage before `server`.
+    pub fn new(
+        server: Server,
+        backend: Arc<dyn Backend>,
+        budget: Option<Budget>,
+        threads: usize,
+        criteria: WatchCriteria,
+    ) -> Self {
+        Self {
+            server,
+            backend,
+            budget,
+            threads,
+            criteria,
+            staged: None,
+            active: None,
+            staged_path: None,
+            watch: None,
+        }
+    }
+
+    fn load(&self, bundle: &Path) -> Result<LoadedModel, LoadError> {
+        let options = compile_options(self.threads, self.budget.clone());
+        LoadedModel::load(bundle, &*self.backend, &options)
+    }
+
+    /// Loads `bundle` in place of the model that answers: inputs wait meanwhile. If it cannot be loaded, the old model
+    /// comes back.
+    fn load_instead(&mut self, bundle: &Path, too_much: &LoadError) -> Result<LoadedModel, String> {
+        let Some(active) = self.active.clone() else {
+            return Err(too_much.to_string());
+        };
+        tracing::info!("{too_much}; it is loaded in place of the model that answers, inputs wait meanwhile");
+        let begun = Instant::now();
+        self.server.release();
+        let loaded = self.load(bundle).map_err(|error| error.to_string());
+        // The old model answers again until the new one has passed its test; with memory for one only, it cannot.
+        let back = match &loaded {
+            Ok(_) => None,
+            Err(_) => Some(self.load(&active)),
+        };
+        match back {
+            Some(Ok(model)) => self.server.switch(Arc::new(model)),
+            Some(Err(error)) => {
+                self.server.empty();
+                tracing::error!("{}: {error}: the slot is empty", active.display());
+            }
+            None => {}
+        }
+        tracing::info!("inputs have waited for {:.1} s", begun.elapsed().as_secs_f64());
+        loaded
+    }
+}
+
+impl Stage for SlotStage {
+    fn stage(&mut self, bundle: &Path) -> Result<(), String> {
+        let loaded = match self.load(bundle) {
+            Ok(loaded) => loaded,
+            Err(error @ LoadError::Budget(_)) => self.load_instead(bundle, &error)?,
+            Err(error) => return Err(error.to_string()),
+        };
+        self.staged = Some(Arc::new(loaded));
+        self.staged_path = Some(bundle.into());
+        Ok(())
+    }
+
+    fn self_test(&mut self) -> Result<(), String> {
+        self.staged.as_ref().ok_or("nothing was staged")?.self_test()
+    }
+
+    fn switch(&mut self) {
+        if let Some(model) = self.staged.take() {
+            self.server.switch(model);
+            self.active = self.staged_path.take();
+        }
+    }
+
+    fn restore(&mut self, bundle: &Path) -> Result<(), String> {
+        let loaded = match self.load(bundle) {
+            Ok(loaded) => loaded,
+            Err(LoadError::Budget(_)) => {
+                self.server.release();
+                self.load(bundle).map_err(|error| {
+                    self.server.empty();
+                    error.to_string()
+                })?
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        self.server.switch(Arc::new(loaded));
+        self.active = Some(bundle.into());
+        self.watch = None;
+        Ok(())
+    }
+
+    fn discard(&mut self) {
+        self.staged = None;
+        self.staged_path = None;
+        // Staging in place of the active model took that one away.
+        if let (None, Some(active)) = (self.server.model(), self.active.clone())
+            && let Err(error) = self.restore(&active)
+        {
+            tracing::error!("{}: {error}: the slot is empty", active.display());
+        }
+    }
+
+    fn empty(&mut self) {
+        self.server.empty();
+        self.active = None;
+        self.watch = None;
+    }
+
+    fn begin_watch(&mut self) {
+        self.watch = Some(Watch {
+            since: Instant::now(),
+            before: self.server.health(),
+        });
+    }
+
+    fn verdict(&mut self) -> Verdict {
+        let Some(watch) = &self.watch else {
+            return Verdict::Healthy;
+        };
+        judge(&self.criteria, watch, &self.server.health(), Instant::now())
+    }
+}

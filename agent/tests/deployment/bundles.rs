@@ -1,0 +1,98 @@
+//! Small bundles: y = f(x) on four numbers, with golden samples.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use edgeopt_agent::protocol::{ModelSource, SlotSpec};
+use edgeopt_models::bundle::{self, Manifest, Member, Trust};
+use edgeopt_models::{DataType, Dim, Graph, Model, Node, Tensor, ValueInfo, onnx};
+use edgeopt_runtime::dataset::write_npz;
+
+/// What a model computes.
+#[derive(Clone, Copy)]
+pub(crate) enum Computes {
+    /// y = k·x
+    Times(f32),
+    /// y = √x: NaN below zero.
+    Root,
+}
+
+pub(crate) struct Made {
+    pub(crate) path: PathBuf,
+    pub(crate) spec: SlotSpec,
+}
+
+/// A bundle whose golden outputs say y = `golden`·x for x = 1, 2, 3, 4 (or √x if `golden` is `None`).
+pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Option<f32>) -> Made {
+    let value = |name: &str| {
+        ValueInfo::tensor(
+            name,
+            DataType::Float32,
+            [Dim::from("N"), Dim::Known(4)].into_iter().collect(),
+        )
+    };
+    let mut graph = Graph {
+        name: "small".into(),
+        inputs: vec![value("x")],
+        outputs: vec![value("y")],
+        ..Graph::default()
+    };
+    match computes {
+        Computes::Times(factor) => {
+            graph.add_initializer("k".into(), Tensor::scalar(factor));
+            graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["y"]));
+        }
+        Computes::Root => graph.nodes.push(Node::new("Sqrt", "root", ["x"], ["y"])),
+    }
+    let model = onnx::write_bytes(&Model::new(graph, 21)).unwrap();
+    let x = [1.0f32, 2.0, 3.0, 4.0];
+    let y = x.map(|x| golden.map_or(x.sqrt(), |k| k * x));
+    let npz = |name: &str, values: &[f32]| {
+        let mut bytes = Cursor::new(Vec::new());
+        write_npz(&mut bytes, &[(name, &Tensor::new(&[1, 4], values).unwrap())]).unwrap();
+        Member::Data(bytes.into_inner())
+    };
+    let members = BTreeMap::from([
+        (bundle::MODEL.to_owned(), Member::Data(model)),
+        ("golden/0-inputs.npz".to_owned(), npz("x", &x)),
+        ("golden/0-outputs.npz".to_owned(), npz("y", &y)),
+    ]);
+    let tensor = |name| serde_json::json!({"name": name, "dtype": "float32", "shape": [{"name": "N", "min": 1, "opt": 4, "max": 8}, 4]});
+    let manifest: Manifest = serde_json::from_value(serde_json::json!({
+        "format": "1.0", "name": "small", "version": version, "precision": "fp32",
+        "inputs": [tensor("x")], "outputs": [tensor("y")],
+        "memory": [{"batch": 8, "weights": 4, "activations": 128, "io": 256}],
+        "provenance": {"source": "small.onnx", "source_sha256": "0".repeat(64), "tool": "test", "options": {}},
+        "members": {},
+    }))
+    .unwrap();
+    let path = folder.join(format!("{version}.edge"));
+    bundle::pack(manifest, &members, None, &path).unwrap();
+    let (sha256, size) = bundle::digest_of(std::fs::File::open(&path).unwrap()).unwrap();
+    let spec = SlotSpec {
+        model: "small".into(),
+        version: version.into(),
+        sha256,
+        size: size.0,
+        sources: vec![ModelSource::Url(format!("file:{}", path.display()))],
+    };
+    Made { path, spec }
+}
+
+/// The bytes of an `.npy` with four numbers.
+pub(crate) fn input(values: [f32; 4]) -> Vec<u8> {
+    let header = format!(
+        "{:117}\n",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 4), }"
+    );
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+pub(crate) fn unchecked() -> Trust {
+    Trust::Unchecked
+}

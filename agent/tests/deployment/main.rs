@@ -1,0 +1,352 @@
+//! Deployments and serving with the CPU backend: real bundles, real engines, real files.
+#![allow(clippy::unwrap_used)]
+
+mod bundles;
+mod power_cut;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use bundles::{Computes, Made, input, make, unchecked};
+use edgeopt_agent::config::DropPolicy;
+use edgeopt_agent::deploy::{Event, Keeper, LocalBundles, RecordFile};
+use edgeopt_agent::protocol::{Generation, Phase, ReportedSlot};
+use edgeopt_agent::serve::{
+    Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, WatchCriteria,
+};
+use edgeopt_models::Bytes;
+use edgeopt_runtime::CompileOptions;
+use edgeopt_runtime::backends::cpu::CpuBackend;
+use edgeopt_runtime::memory::Budget;
+
+pub(crate) fn options(queue: usize) -> ServerOptions {
+    ServerOptions {
+        queue,
+        drop: DropPolicy::Newest,
+        workers: 2,
+    }
+}
+
+pub(crate) fn keeper(root: &Path, server: &Server, budget: Option<Budget>) -> Keeper {
+    let criteria = WatchCriteria {
+        answers: 10,
+        longest: Duration::from_secs(20),
+        ..WatchCriteria::default()
+    };
+    let backend = Arc::new(CpuBackend::new().unwrap());
+    let stage = SlotStage::new(server.clone(), backend, budget, 1, criteria);
+    let file = RecordFile::new(&root.join("slots"), "main");
+    let needed = file.read().unwrap().needed();
+    let bundles = LocalBundles::new(root.join("bundles"), unchecked()).for_slot("main", needed);
+    Keeper::start("main", file, Box::new(bundles), Box::new(stage), Box::new(|| {})).unwrap()
+}
+
+pub(crate) fn desire(keeper: &Keeper, generation: u64, made: &Made) {
+    keeper.handle().send(Event::Desired {
+        generation: Generation(generation),
+        spec: Some(made.spec.clone()),
+    });
+}
+
+pub(crate) fn wait_for(keeper: &Keeper, what: impl Fn(&ReportedSlot) -> bool) -> ReportedSlot {
+    let begun = Instant::now();
+    loop {
+        let report = keeper.handle().report();
+        if what(&report) {
+            return report;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{report:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn ask(server: &Server, values: [f32; 4]) -> Result<Answer, String> {
+    let (reply, answer) = mpsc::channel();
+    server.submit(Job {
+        name: "test".into(),
+        bytes: input(values),
+        received: Instant::now(),
+        reply: Box::new(move |result| reply.send(result).unwrap()),
+    });
+    answer.recv_timeout(Duration::from_secs(20)).unwrap()
+}
+
+fn first(answer: &Answer) -> f64 {
+    answer.prediction["outputs"][0]["values"][0].as_f64().unwrap()
+}
+
+#[test]
+fn models_replace_each_other_and_bad_ones_never_answer() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("main", options(64)).unwrap();
+    let keeper = keeper(root.path(), &server, None);
+    assert_eq!(
+        ask(&server, [1.0; 4]).unwrap_err(),
+        "no model is active in this slot"
+    );
+
+    let one = make(root.path(), "1", Computes::Times(2.0), Some(2.0));
+    desire(&keeper, 1, &one);
+    wait_for(&keeper, |slot| slot.phase == Phase::Active);
+    for _ in 0..10 {
+        assert_eq!(first(&ask(&server, [21.0; 4]).unwrap()), 42.0);
+    }
+    // Watched until ten answers were given; then the second may come.
+    let two = make(root.path(), "2", Computes::Times(3.0), Some(3.0));
+    desire(&keeper, 2, &two);
+    wait_for(&keeper, |slot| slot.active_version.as_deref() == Some("2"));
+    for _ in 0..10 {
+        let answer = ask(&server, [1.0; 4]).unwrap();
+        assert_eq!((first(&answer), answer.version.as_str()), (3.0, "2"));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+
+    // Outputs that are not the golden ones.
+    let wrong = make(root.path(), "3", Computes::Times(9.0), Some(3.0));
+    desire(&keeper, 3, &wrong);
+    let slot = wait_for(&keeper, |slot| slot.phase == Phase::Failed);
+    assert!(
+        slot.reason.unwrap().contains("output \"y\" reaches"),
+        "the reason names the output"
+    );
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 3.0);
+
+    // Not what was announced.
+    let mut lied = make(root.path(), "4", Computes::Times(4.0), Some(4.0));
+    lied.spec.sha256 = "0".repeat(64);
+    desire(&keeper, 4, &lied);
+    let slot = wait_for(&keeper, |slot| {
+        slot.phase == Phase::Failed && slot.reason.as_deref().unwrap().contains("announced")
+    });
+    assert_eq!(slot.active_version.as_deref(), Some("2"));
+
+    // Passes its self-test, then gives NaN: back to the one before.
+    let root_of = make(root.path(), "5", Computes::Root, None);
+    desire(&keeper, 5, &root_of);
+    wait_for(&keeper, |slot| slot.active_version.as_deref() == Some("5"));
+    let answer = ask(&server, [-1.0; 4]).unwrap();
+    assert!(answer.non_finite);
+    let slot = wait_for(&keeper, |slot| {
+        slot.phase == Phase::Failed && slot.active_version.as_deref() == Some("2")
+    });
+    assert!(slot.reason.unwrap().contains("NaN"));
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 3.0);
+
+    // What no slot needs has gone from the store.
+    let stored = std::fs::read_dir(root.path().join("bundles")).unwrap().count();
+    assert_eq!(stored, 2, "the active one, and the one that was desired");
+
+    // The same again, and older: nothing happens.
+    desire(&keeper, 5, &one);
+    desire(&keeper, 1, &one);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(keeper.handle().report().active_version.as_deref(), Some("2"));
+
+    keeper.handle().send(Event::Desired {
+        generation: Generation(6),
+        spec: None,
+    });
+    wait_for(&keeper, |slot| slot.phase == Phase::Absent);
+    assert!(ask(&server, [1.0; 4]).is_err());
+}
+
+#[test]
+fn a_restart_finds_the_model_that_answered() {
+    let root = tempfile::tempdir().unwrap();
+    let made = make(root.path(), "1", Computes::Times(2.0), Some(2.0));
+    for start in 0..2 {
+        let server = Server::start("main", options(64)).unwrap();
+        let keeper = keeper(root.path(), &server, None);
+        if start == 0 {
+            desire(&keeper, 1, &made);
+        } else {
+            // The file it came from is gone; the store has it.
+            std::fs::remove_file(&made.path).unwrap();
+        }
+        wait_for(&keeper, |slot| slot.phase == Phase::Active);
+        let begun = Instant::now();
+        while server.model().is_none() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(first(&ask(&server, [4.0; 4]).unwrap()), 8.0);
+    }
+}
+
+#[test]
+fn with_memory_for_one_model_only_they_swap_and_inputs_wait() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start("main", options(1000)).unwrap();
+    // The CPU backend counts 24 MiB for its library: two do not fit.
+    let keeper = keeper(root.path(), &server, Some(Budget::new(Bytes::mib(40))));
+    for (generation, factor) in [(1, 2.0), (2, 3.0), (3, 4.0)] {
+        let made = make(
+            root.path(),
+            &generation.to_string(),
+            Computes::Times(factor),
+            Some(factor),
+        );
+        desire(&keeper, generation, &made);
+        wait_for(&keeper, |slot| {
+            slot.active_version == Some(generation.to_string())
+        });
+        for _ in 0..12 {
+            assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), f64::from(factor));
+        }
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    let wrong = make(root.path(), "9", Computes::Times(1.0), Some(5.0));
+    desire(&keeper, 9, &wrong);
+    wait_for(&keeper, |slot| slot.phase == Phase::Failed);
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 4.0);
+}
+
+#[test]
+fn switching_under_load_loses_and_fails_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = CpuBackend::new().unwrap();
+    let load = |version: &str, factor: f32| {
+        let made = make(folder.path(), version, Computes::Times(factor), Some(factor));
+        Arc::new(
+            LoadedModel::load(
+                &made.path,
+                &backend,
+                &CompileOptions {
+                    threads: 1,
+                    ..CompileOptions::default()
+                },
+            )
+            .unwrap(),
+        )
+    };
+    let models = [load("1", 2.0), load("2", 3.0)];
+    let server = Server::start("main", options(10_000)).unwrap();
+    server.switch(Arc::clone(&models[0]));
+    let (answered, wrong, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2500 {
+                    match ask(&server, [1.0; 4]) {
+                        Ok(answer) if first(&answer) == if answer.version == "1" { 2.0 } else { 3.0 } => {
+                            answered.fetch_add(1, Ordering::Relaxed);
+                        }
+                        _ => {
+                            wrong.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 1..=20 {
+                std::thread::sleep(Duration::from_millis(5));
+                server.switch(Arc::clone(&models[round % 2]));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    });
+    let rate = answered.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
+    eprintln!("{rate:.0} answers a second with four askers, debug build");
+    assert_eq!(
+        (answered.load(Ordering::Relaxed), wrong.load(Ordering::Relaxed)),
+        (10_000, 0)
+    );
+    assert!(done.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_full_queue_gives_up_what_its_policy_says_and_counts_it() {
+    for (drop, first_reply, result) in [
+        (DropPolicy::Oldest, "0", Submitted::OldestDropped),
+        (DropPolicy::Newest, "3", Submitted::Refused),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let made = make(folder.path(), "1", Computes::Times(2.0), Some(2.0));
+        let model = LoadedModel::load(
+            &made.path,
+            &CpuBackend::new().unwrap(),
+            &CompileOptions::default(),
+        )
+        .unwrap();
+        let server = Server::start(
+            "main",
+            ServerOptions {
+                queue: 3,
+                drop,
+                workers: 1,
+            },
+        )
+        .unwrap();
+        server.switch(Arc::new(model));
+        // Inputs wait while a model is on its way.
+        server.release();
+        let (reply, replies) = mpsc::channel();
+        let submit = |name: &str| {
+            let (reply, name) = (reply.clone(), name.to_owned());
+            server.submit(Job {
+                name: name.clone(),
+                bytes: input([1.0; 4]),
+                received: Instant::now(),
+                reply: Box::new(move |answer| reply.send((name, answer.is_ok())).unwrap()),
+            })
+        };
+        for name in ["0", "1", "2"] {
+            assert_eq!(submit(name), Submitted::Queued);
+        }
+        assert_eq!(submit("3"), result);
+        assert_eq!(
+            replies.recv_timeout(Duration::from_secs(5)).unwrap(),
+            (first_reply.to_owned(), false)
+        );
+        assert_eq!(server.health().dropped, 1);
+        assert_eq!(server.waiting(), 3);
+        let model = LoadedModel::load(
+            &made.path,
+            &CpuBackend::new().unwrap(),
+            &CompileOptions::default(),
+        )
+        .unwrap();
+        server.switch(Arc::new(model));
+        for _ in 0..3 {
+            assert!(replies.recv_timeout(Duration::from_secs(5)).unwrap().1);
+        }
+    }
+}
+
+#[test]
+fn unreadable_inputs_are_refused_by_name_and_hurt_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = make(folder.path(), "1", Computes::Times(2.0), Some(2.0));
+    let model = LoadedModel::load(
+        &made.path,
+        &CpuBackend::new().unwrap(),
+        &CompileOptions::default(),
+    )
+    .unwrap();
+    let server = Server::start("main", options(8)).unwrap();
+    server.switch(Arc::new(model));
+    for (bytes, part) in [
+        (b"junk".to_vec(), "does not say how an image becomes its input"),
+        (b"\x93NUMPY\x01\x00".to_vec(), "bad.npy"),
+        (b"PK\x03\x04".to_vec(), "bad.npy"),
+    ] {
+        let (reply, answer) = mpsc::channel();
+        server.submit(Job {
+            name: "bad.npy".into(),
+            bytes,
+            received: Instant::now(),
+            reply: Box::new(move |result| reply.send(result).unwrap()),
+        });
+        let error = answer.recv_timeout(Duration::from_secs(5)).unwrap().unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
+    assert_eq!(server.health().failed, 3);
+    server.pause(true);
+    assert_eq!(ask(&server, [1.0; 4]).unwrap_err(), "the slot is paused");
+    server.pause(false);
+    assert!(ask(&server, [1.0; 4]).is_ok());
+}
