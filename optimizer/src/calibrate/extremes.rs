@@ -29,6 +29,7 @@ pub fn extremes(
     let inputs: Vec<&ValueName> = model.graph.required_inputs().map(|input| &input.name).collect();
     let options = CompileOptions {
         threads,
+        frugal: true,
         ..CompileOptions::default()
     };
     let reduced = reducing(model, tensors);
