@@ -9,8 +9,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::machine::{Effect, Event, next};
-use super::record::{RecordFile, SlotRecord};
-use crate::protocol::{ReportedSlot, SlotSpec};
+use super::record::SlotRecord;
+use crate::protocol::{Generation, ReportedSlot, SlotName, SlotSpec};
+use crate::pulse::{Pulse, Pulses};
+use crate::store::Store;
 
 /// Why there is no bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,20 +23,31 @@ pub enum FetchError {
     Superseded,
 }
 
+/// What a fetch asks and tells while it lasts.
+pub struct Fetching<'a> {
+    /// Whether something newer is wanted. To be asked at least every [`FETCH_SPEAKS`].
+    pub superseded: &'a dyn Fn() -> bool,
+    /// Told what the fetch waits for, and an empty text when it goes on.
+    pub waits_for: &'a dyn Fn(&str),
+}
+
+/// How long a fetch may be silent before it counts as hanging.
+pub const FETCH_SPEAKS: Duration = Duration::from_secs(300);
+
 /// The store of bundles, and the ways into it.
 pub trait Bundles: Send {
     /// Brings a bundle into the store, digest and signature checked. Waits and tries again as long as that may help,
-    /// and gives up when `superseded` says so.
+    /// and gives up when it is superseded.
     ///
     /// # Errors
     /// See [`FetchError`].
-    fn fetch(&mut self, spec: &SlotSpec, superseded: &dyn Fn() -> bool) -> Result<(), FetchError>;
+    fn fetch(&mut self, spec: &SlotSpec, fetching: &Fetching<'_>) -> Result<(), FetchError>;
 
     /// Where the bundle of this digest is.
     fn path(&self, sha256: &str) -> PathBuf;
 
-    /// Removes what no slot needs; `needed` is what this one does.
-    fn collect(&mut self, needed: &[String]);
+    /// Removes what no slot needs.
+    fn collect(&mut self);
 }
 
 /// What a watched model shows.
@@ -84,6 +97,12 @@ pub trait Stage: Send {
     fn verdict(&mut self) -> Verdict;
 }
 
+/// How long a step other than fetching and loading may take.
+const STEP: Duration = Duration::from_secs(30);
+
+/// How long loading and testing a model may take: a TensorRT engine may be built meanwhile.
+const LOADING: Duration = Duration::from_secs(3600);
+
 /// How often a watched model is judged.
 const JUDGED_EVERY: Duration = Duration::from_millis(100);
 
@@ -98,6 +117,7 @@ pub struct KeeperHandle {
     newest: Arc<AtomicU64>,
     report: Arc<Mutex<ReportedSlot>>,
     stopping: Arc<AtomicBool>,
+    settled: Arc<AtomicBool>,
 }
 
 impl KeeperHandle {
@@ -108,6 +128,16 @@ impl KeeperHandle {
         }
         // The only receiver ends when the daemon does.
         let _ = self.events.send(event);
+    }
+
+    /// Whether the slot has, after the start of the daemon, what it had before or could get.
+    pub fn settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// The newest generation that was handed over.
+    pub fn generation(&self) -> Generation {
+        Generation(self.newest.load(Ordering::Relaxed))
     }
 
     /// The slot as it is reported.
@@ -123,28 +153,34 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread of slot `name`. `reported` is told each change.
+    /// Starts the thread of slot `name`, whose record is in `store`. `reported` is called at each change.
     ///
     /// # Errors
     /// When the record cannot be read, or the system gives no thread.
     pub fn start(
-        name: &str,
-        file: RecordFile,
+        name: &SlotName,
+        store: Store,
         bundles: Box<dyn Bundles>,
         stage: Box<dyn Stage>,
         reported: Box<dyn Fn() + Send>,
+        pulses: &Pulses,
     ) -> Result<Self, String> {
-        let record = file.read().map_err(|error| error.to_string())?;
+        let record = store
+            .slot(name)
+            .map_err(|error| error.to_string())?
+            .unwrap_or_default();
         let (events, received) = mpsc::channel();
         let handle = KeeperHandle {
             events,
             newest: Arc::new(AtomicU64::new(record.generation.0)),
             report: Arc::new(Mutex::new(record.reported())),
             stopping: Arc::default(),
+            settled: Arc::default(),
         };
         let worker = Worker {
-            name: name.to_owned(),
-            file,
+            pulse: pulses.join(format!("keeper of slot {name}")),
+            name: name.clone(),
+            store,
             record,
             bundles,
             stage,
@@ -179,8 +215,9 @@ impl Drop for Keeper {
 }
 
 struct Worker {
-    name: String,
-    file: RecordFile,
+    name: SlotName,
+    store: Store,
+    pulse: Pulse,
     record: SlotRecord,
     bundles: Box<dyn Bundles>,
     stage: Box<dyn Stage>,
@@ -191,7 +228,10 @@ struct Worker {
 impl Worker {
     fn run(mut self, received: &Receiver<Event>) {
         self.handle(Event::Started);
+        self.handle.settled.store(true, Ordering::Release);
+        (self.reported)();
         while !self.handle.stopping.load(Ordering::Relaxed) {
+            self.pulse.beat(STEP);
             match received.recv_timeout(JUDGED_EVERY) {
                 Ok(event) => self.handle(event),
                 Err(RecvTimeoutError::Timeout) if self.record.watching => match self.stage.verdict() {
@@ -214,7 +254,7 @@ impl Worker {
                 if !self.write(&record) {
                     return;
                 }
-                tracing::info!(slot = self.name, phase = ?record.phase, reason = record.reason, "slot");
+                tracing::info!(slot = %self.name, phase = ?record.phase, reason = record.reason, "slot");
                 self.record = record;
             }
             for effect in effects {
@@ -226,13 +266,14 @@ impl Worker {
     /// Until the record is on disk, its effects must not begin: waits for a full disk. `false` when the daemon stops.
     fn write(&self, record: &SlotRecord) -> bool {
         loop {
-            match self.file.write(record) {
+            match self.store.put_slot(&self.name, record) {
                 Ok(()) => return true,
-                Err(error) => tracing::error!(slot = self.name, "the slot waits: {error}"),
+                Err(error) => tracing::error!(slot = %self.name, "the slot waits: {error}"),
             }
             if self.handle.stopping.load(Ordering::Relaxed) {
                 return false;
             }
+            self.pulse.beat(STEP);
             thread::sleep(WRITE_AGAIN);
         }
     }
@@ -241,18 +282,9 @@ impl Worker {
         let failed =
             |result: Result<(), String>, done: Event| Some(result.map_or_else(Event::Failed, |()| done));
         match effect {
-            Effect::Fetch(spec) => {
-                let (own, newest) = (self.record.generation.0, Arc::clone(&self.handle.newest));
-                match self
-                    .bundles
-                    .fetch(&spec, &|| newest.load(Ordering::Relaxed) > own)
-                {
-                    Ok(()) => Some(Event::Fetched),
-                    Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
-                    Err(FetchError::Superseded) => None,
-                }
-            }
+            Effect::Fetch(spec) => self.fetch(&spec),
             Effect::Stage(model) => {
+                self.pulse.beat(LOADING);
                 failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)
             }
             Effect::SelfTest => failed(self.stage.self_test(), Event::SelfTested),
@@ -265,6 +297,7 @@ impl Worker {
                 None
             }
             Effect::Restore(model) => {
+                self.pulse.beat(LOADING);
                 let restored = self.stage.restore(&self.bundles.path(&model.sha256));
                 restored.err().map(Event::ActiveUnusable)
             }
@@ -277,14 +310,50 @@ impl Worker {
                 Some(Event::Emptied)
             }
             Effect::Report => {
-                *self.handle.report.lock().unwrap_or_else(PoisonError::into_inner) = self.record.reported();
-                (self.reported)();
+                self.report(self.record.reported());
                 None
             }
             Effect::Collect => {
-                self.bundles.collect(&self.record.needed());
+                self.bundles.collect();
                 None
             }
+        }
+    }
+
+    fn report(&self, report: ReportedSlot) {
+        let mut shown = self.handle.report.lock().unwrap_or_else(PoisonError::into_inner);
+        if *shown != report {
+            *shown = report;
+            drop(shown);
+            (self.reported)();
+        }
+    }
+
+    fn fetch(&mut self, spec: &SlotSpec) -> Option<Event> {
+        let own = self.record.generation.0;
+        let (handle, pulse) = (self.handle.clone(), self.pulse.clone());
+        let superseded = move || {
+            pulse.beat(FETCH_SPEAKS);
+            handle.newest.load(Ordering::Relaxed) > own
+        };
+        let record = &self.record;
+        let waits_for = |what: &str| {
+            let reason = (!what.is_empty()).then(|| what.to_owned());
+            let reported = ReportedSlot {
+                reason,
+                ..record.reported()
+            };
+            *self.handle.report.lock().unwrap_or_else(PoisonError::into_inner) = reported;
+            (self.reported)();
+        };
+        let fetching = Fetching {
+            superseded: &superseded,
+            waits_for: &waits_for,
+        };
+        match self.bundles.fetch(spec, &fetching) {
+            Ok(()) => Some(Event::Fetched),
+            Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
+            Err(FetchError::Superseded) => None,
         }
     }
 }

@@ -284,7 +284,7 @@ mod tests {
         SlotSpec {
             model: "net".into(),
             version: version.into(),
-            sha256: format!("digest of {version}"),
+            sha256: format!("{version:0>64}"),
             size: 1,
             sources: vec![ModelSource::Url("file:/x".into())],
         }
@@ -319,7 +319,8 @@ mod tests {
         let second = active(&first, 2, "2");
         assert_eq!(second.active, Some(Installed::of(&spec("2"))));
         assert_eq!(second.previous, Some(Installed::of(&spec("1"))));
-        assert_eq!(second.needed(), ["digest of 2", "digest of 2", "digest of 1"]);
+        let bundles: Vec<String> = second.bundles().map(|digest| digest.to_string()).collect();
+        assert_eq!(bundles, ["2", "2", "1"].map(|version| format!("{version:0>64}")));
     }
 
     #[test]
@@ -409,7 +410,7 @@ mod tests {
         );
         assert_eq!(effects, [Effect::Discard, Effect::Empty]);
         let (record, _) = next(&record, Event::Emptied);
-        assert_eq!((record.phase, record.needed().len()), (Phase::Absent, 0));
+        assert_eq!((record.phase, record.bundles().count()), (Phase::Absent, 0));
     }
 
     /// Whatever happens in whatever order, restarts included: once a model has answered, one always does, it is one that
@@ -425,7 +426,7 @@ mod tests {
         };
         for _ in 0..2000 {
             let mut record = active(&SlotRecord::default(), 1, "1");
-            let (mut generation, mut tested) = (1, vec!["digest of 1".to_owned()]);
+            let (mut generation, mut tested) = (1, vec![spec("1").sha256]);
             for _ in 0..40 {
                 let event = match random(11) {
                     0 => Event::Started,

@@ -5,11 +5,9 @@
 //! one slot on a thread of its own, through the traits [`Bundles`] and [`Stage`].
 
 mod keeper;
-mod local;
 pub mod machine;
 mod record;
 
-pub use keeper::{Bundles, FetchError, Keeper, KeeperHandle, Stage, Verdict};
-pub use local::LocalBundles;
+pub use keeper::{Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Stage, Verdict};
 pub use machine::{Effect, Event, next};
-pub use record::{Installed, RecordError, RecordFile, SlotRecord};
+pub use record::{Installed, SlotRecord};

@@ -1,10 +1,7 @@
-use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Generation, Phase, ReportedSlot, SlotSpec};
+use crate::store::BundleDigest;
 
 /// A model that is, or was, in a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,73 +62,12 @@ impl SlotRecord {
         }
     }
 
-    /// Bundles that must stay on disk.
-    pub fn needed(&self) -> Vec<String> {
-        let desired = self.desired.iter().map(|spec| spec.sha256.clone());
-        let installed = self
-            .active
-            .iter()
-            .chain(&self.previous)
-            .map(|installed| installed.sha256.clone());
-        desired.chain(installed).collect()
-    }
-}
-
-/// A record could not be read or written.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {problem}")]
-pub struct RecordError {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong.
-    pub problem: String,
-}
-
-/// The file of a slot's record.
-#[derive(Clone, Debug)]
-pub struct RecordFile(PathBuf);
-
-impl RecordFile {
-    /// The record of `slot` in `folder`.
-    pub fn new(folder: &Path, slot: &str) -> Self {
-        Self(folder.join(format!("{slot}.json")))
-    }
-
-    fn failed(&self, problem: impl ToString) -> RecordError {
-        RecordError {
-            path: self.0.clone(),
-            problem: problem.to_string(),
-        }
-    }
-
-    /// The record; an empty one if there is none yet.
-    ///
-    /// # Errors
-    /// When it cannot be read. A record is written whole or not at all, so one that makes no sense was damaged by
-    /// something else, and is not silently thrown away.
-    pub fn read(&self) -> Result<SlotRecord, RecordError> {
-        match fs::read(&self.0) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| self.failed(format!("{error}; move it away to begin with an empty slot"))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(SlotRecord::default()),
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    /// Writes the record: beside, to disk, renamed, the folder to disk. After this returns, a power cut finds it.
-    ///
-    /// # Errors
-    /// When the disk refuses; the old record is still there then.
-    pub fn write(&self, record: &SlotRecord) -> Result<(), RecordError> {
-        let folder = self.0.parent().unwrap_or(Path::new("."));
-        let write = || -> std::io::Result<()> {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
-            file.write_all(&serde_json::to_vec_pretty(record)?)?;
-            file.as_file().sync_all()?;
-            file.persist(&self.0).map_err(|error| error.error)?;
-            fs::File::open(folder)?.sync_all()
-        };
-        write().map_err(|error| self.failed(error))
+    /// Bundles that must stay on disk. What the operator wrongly calls a digest is none of them.
+    pub fn bundles(&self) -> impl Iterator<Item = BundleDigest> {
+        let desired = self.desired.iter().map(|spec| &spec.sha256);
+        let installed = self.active.iter().chain(&self.previous);
+        desired
+            .chain(installed.map(|installed| &installed.sha256))
+            .filter_map(|sha256| sha256.parse().ok())
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use edgeopt_models::Bytes;
 
 use super::{BundleDigest, Store, StoreError};
+use crate::deploy::SlotRecord;
 use crate::disk::{At, Found};
 use crate::durable;
 
@@ -32,8 +33,8 @@ pub struct Removed {
 }
 
 impl Store {
-    /// Removes bundles that are in no slot's record and not held, downloads that are neither in progress nor a slot's
-    /// target, and files whose writing was interrupted; says what it removed. Other files are left alone.
+    /// Removes bundles that are in no slot's record and not held, downloads that are neither in progress nor desired
+    /// by a slot, and files whose writing was interrupted; says what it removed. Other files are left alone.
     ///
     /// # Errors
     /// When a slot's record cannot be understood (nothing is removed then: it might name anything), or the file system
@@ -42,7 +43,7 @@ impl Store {
         // Held throughout: nothing can be reserved, held or recorded while the decision is made.
         let live = self.live();
         let records = self.slots()?;
-        let mut kept: BTreeSet<BundleDigest> = records.values().flat_map(|record| record.bundles()).collect();
+        let mut kept: BTreeSet<BundleDigest> = records.values().flat_map(SlotRecord::bundles).collect();
         kept.extend(live.held.keys());
         kept.extend(live.downloads.keys());
 

@@ -33,7 +33,6 @@ use space::Live;
 pub use collect::{Garbage, Removed};
 pub use digest::{BundleDigest, InvalidDigest};
 pub use error::StoreError;
-pub use slot::{Deployed, SlotRecord};
 pub use space::{Held, Reservation};
 
 /// Which bundles are accepted.
@@ -111,6 +110,15 @@ impl Store {
     /// Where the first part of a bundle lies while it is downloaded.
     pub fn partial_path(&self, digest: BundleDigest) -> PathBuf {
         self.0.root.join("partial").join(digest.to_string())
+    }
+
+    /// Removes what there is of a bundle that was being downloaded, and its notes; it is no error if nothing is there.
+    ///
+    /// # Errors
+    /// When the file system fails.
+    pub fn discard(&self, digest: BundleDigest) -> Result<(), StoreError> {
+        durable::remove(self.disk(), &self.partial_path(digest).with_extension("json"))?;
+        Ok(durable::remove(self.disk(), &self.partial_path(digest))?)
     }
 
     /// Reads a bundle of the store to its end and checks its digest, signature and members; `None` if it is not there.

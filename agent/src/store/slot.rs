@@ -1,4 +1,4 @@
-//! What a slot holds: one small file per slot, replaced as a whole.
+//! What each slot holds: one small file per slot, replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,59 +6,16 @@ use std::path::PathBuf;
 use edgeopt_models::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{BundleDigest, Store, StoreError};
+use super::{Store, StoreError};
+use crate::deploy::SlotRecord;
 use crate::disk::At;
 use crate::durable;
-use crate::protocol::{Generation, Phase, SlotName};
+use crate::protocol::SlotName;
 
 /// The format that this version writes and reads.
 const FORMAT: u32 = 1;
 const SUFFIX: &str = ".json";
 const LIMIT: Bytes = Bytes::kib(64);
-
-/// What a slot holds, and how far a change has come. Enough to go on after a power cut at any moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SlotRecord {
-    /// The desired generation that was acted on last.
-    pub generation: Generation,
-    /// How far `target` has come.
-    pub phase: Phase,
-    /// What is being fetched, staged or tested; `None` between changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<Deployed>,
-    /// What answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub active: Option<Deployed>,
-    /// What answered before, kept for a roll-back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<Deployed>,
-    /// Why, when the phase is [`Phase::Failed`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-/// A bundle in a slot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Deployed {
-    /// The bundle.
-    pub sha256: BundleDigest,
-    /// Name of its model.
-    pub model: String,
-    /// Version of its model.
-    pub version: String,
-    /// The generation that brought it.
-    pub generation: Generation,
-}
-
-impl SlotRecord {
-    /// Every bundle that must stay.
-    pub fn bundles(&self) -> impl Iterator<Item = BundleDigest> {
-        let all = [&self.target, &self.active, &self.previous];
-        all.into_iter().flatten().map(|deployed| deployed.sha256)
-    }
-}
 
 /// How a record lies in its file.
 #[derive(Serialize, Deserialize)]

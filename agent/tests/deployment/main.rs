@@ -10,13 +10,18 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bundles::{Computes, Made, input, make, unchecked};
+use edgeopt_agent::clock::SystemClock;
 use edgeopt_agent::config::DropPolicy;
-use edgeopt_agent::deploy::{Event, Keeper, LocalBundles, RecordFile};
-use edgeopt_agent::protocol::{Generation, Phase, ReportedSlot};
+use edgeopt_agent::deploy::{Event, Keeper, SlotRecord};
+use edgeopt_agent::download::{Blobs, Fetcher, HttpClient};
+use edgeopt_agent::protocol::{Generation, Phase, ReportedSlot, SlotName};
+use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{
     Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, WatchCriteria,
 };
+use edgeopt_agent::store::{Acceptance, Store};
 use edgeopt_models::Bytes;
+use edgeopt_models::bundle::Limits;
 use edgeopt_runtime::CompileOptions;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::memory::Budget;
@@ -37,10 +42,38 @@ pub(crate) fn keeper(root: &Path, server: &Server, budget: Option<Budget>) -> Ke
     };
     let backend = Arc::new(CpuBackend::new().unwrap());
     let stage = SlotStage::new(server.clone(), backend, budget, 1, criteria);
-    let file = RecordFile::new(&root.join("slots"), "main");
-    let needed = file.read().unwrap().needed();
-    let bundles = LocalBundles::new(root.join("bundles"), unchecked()).for_slot("main", needed);
-    Keeper::start("main", file, Box::new(bundles), Box::new(stage), Box::new(|| {})).unwrap()
+    let store = Store::open(root, Bytes::ZERO).unwrap();
+    let acceptance = Acceptance {
+        trust: unchecked(),
+        limits: Limits::default(),
+    };
+    let bundles = Fetcher::new(
+        store.clone(),
+        acceptance,
+        HttpClient::new(None).unwrap(),
+        Blobs::new(1, |_, _| {}),
+        Arc::new(SystemClock::default()),
+    );
+    Keeper::start(
+        &slot(),
+        store,
+        Box::new(bundles),
+        Box::new(stage),
+        Box::new(|| {}),
+        &Pulses::default(),
+    )
+    .unwrap()
+}
+
+pub(crate) fn slot() -> SlotName {
+    "main".parse().unwrap()
+}
+
+/// The record on disk, while no daemon runs.
+pub(crate) fn record(root: &Path) -> SlotRecord {
+    let path = root.join("slots/main.json");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    serde_json::from_value(json["slot"].clone()).unwrap()
 }
 
 pub(crate) fn desire(keeper: &Keeper, generation: u64, made: &Made) {

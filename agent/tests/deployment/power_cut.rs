@@ -4,12 +4,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use edgeopt_agent::deploy::RecordFile;
 use edgeopt_agent::protocol::Phase;
 use edgeopt_agent::serve::Server;
 
 use super::bundles::{Computes, make};
-use super::{desire, keeper, options, wait_for};
+use super::{desire, keeper, options, record, wait_for};
 
 const FOLDER: &str = "EDGEOPT_TEST_POWER_CUT";
 
@@ -22,11 +21,7 @@ fn child() {
     let root = Path::new(&folder);
     let server = Server::start("main", options(8)).unwrap();
     let keeper = keeper(root, &server, None);
-    let begun = RecordFile::new(&root.join("slots"), "main")
-        .read()
-        .unwrap()
-        .generation
-        .0;
+    let begun = keeper.handle().generation().0;
     for generation in begun + 1.. {
         let factor = generation as f32;
         // Every third bundle lies about what it computes.
@@ -39,10 +34,7 @@ fn child() {
         );
         desire(&keeper, generation, &made);
         wait_for(&keeper, |slot| {
-            matches!(slot.phase, Phase::Active | Phase::Failed)
-                && RecordFile::new(&root.join("slots"), "main")
-                    .read()
-                    .is_ok_and(|record| record.generation.0 == generation)
+            matches!(slot.phase, Phase::Active | Phase::Failed) && record(root).generation.0 == generation
         });
         std::fs::remove_file(&made.path).unwrap();
     }
@@ -78,9 +70,7 @@ fn killed_at_any_moment_the_slot_has_a_model_again() {
         std::thread::sleep(Duration::from_micros(30_000 + (state >> 33) % 150_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let record = RecordFile::new(&root.path().join("slots"), "main")
-            .read()
-            .unwrap();
+        let record = record(root.path());
         let active = record
             .active
             .clone()
