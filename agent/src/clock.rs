@@ -11,6 +11,16 @@ pub trait Clock: fmt::Debug + Send + Sync {
     fn sleep(&self, duration: Duration);
 }
 
+/// Time since the device was switched on, sleep included: the same for every process, and never set back.
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // It begins at zero and only grows.
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
 /// The system's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock(Instant);

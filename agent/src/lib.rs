@@ -6,10 +6,13 @@
 pub mod broker;
 pub mod clock;
 pub mod config;
+pub mod daemon;
 pub mod deploy;
 pub mod disk;
 pub mod download;
 pub mod durable;
+pub mod http;
+pub mod inputs;
 pub mod link;
 pub mod protocol;
 pub mod pulse;

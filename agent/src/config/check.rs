@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Config, Input, Listen, Tls};
+use crate::download::HttpClient;
 use crate::link;
 
 /// How bad a [`Problem`] is.
@@ -138,6 +139,11 @@ impl Config {
                 findings.error(&field, format!("{}: {error}", path.display()));
             }
         }
+        if let Some(path) = &self.store.ca
+            && let Err(error) = HttpClient::new(Some(path))
+        {
+            findings.error("store.ca", error.to_string());
+        }
         for (field, directory) in [
             ("spool.directory", &self.spool.directory),
             ("store.directory", &self.store.directory),
@@ -171,6 +177,7 @@ impl Config {
             );
         }
         self.check_trust(&mut findings);
+        self.check_engine(&mut findings);
         self.check_slots(&mut findings);
         findings.range("telemetry.interval_s", self.telemetry.interval_s, 1, 86_400, " s");
         findings.0
@@ -246,6 +253,9 @@ impl Config {
     fn check_storage(&self, findings: &mut Findings) {
         findings.absolute("spool.directory", &self.spool.directory);
         findings.absolute("store.directory", &self.store.directory);
+        if let Some(ca) = &self.store.ca {
+            findings.absolute("store.ca", ca);
+        }
         let (segment, max) = (self.spool.segment, self.spool.max);
         if segment < self.broker.max_packet {
             let packet = self.broker.max_packet;
@@ -290,6 +300,22 @@ impl Config {
         }
     }
 
+    fn check_engine(&self, findings: &mut Findings) {
+        findings.absolute("engine.cache", &self.engine.cache);
+        findings.range(
+            "engine.concurrent",
+            self.engine.concurrent.unwrap_or(1),
+            1,
+            1024,
+            "",
+        );
+        let watch = &self.watch;
+        findings.range("watch.answers", watch.answers, 1, 1_000_000, "");
+        findings.range("watch.longest_s", watch.longest_s, 1, 86_400, " s");
+        findings.range("watch.failures", watch.failures, 0.0, 1.0, "");
+        findings.range("watch.slowdown", watch.slowdown, 1.0, 1e6, "");
+    }
+
     fn check_slots(&self, findings: &mut Findings) {
         if self.slots.is_empty() {
             findings.warning(
@@ -300,6 +326,21 @@ impl Config {
         let mut watched: BTreeMap<&PathBuf, String> = BTreeMap::new();
         for (slot, settings) in &self.slots {
             findings.range(&format!("slots.{slot}.queue"), settings.queue, 1, 4096, "");
+            findings.range(&format!("slots.{slot}.workers"), settings.workers, 1, 64, "");
+            findings.range(
+                &format!("slots.{slot}.threads"),
+                settings.threads.unwrap_or(1),
+                1,
+                256,
+                "",
+            );
+            findings.range(
+                &format!("slots.{slot}.batch_wait_ms"),
+                settings.batch_wait_ms,
+                0,
+                60_000,
+                " ms",
+            );
             if settings.inputs.is_empty() {
                 findings.error(
                     &format!("slots.{slot}.inputs"),

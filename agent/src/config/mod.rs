@@ -15,5 +15,6 @@ pub use check::{Problem, Severity};
 pub use environment::PREFIX;
 pub use load::ConfigError;
 pub use settings::{
-    Broker, Config, DropPolicy, Http, Input, Listen, Memory, Slot, Spool, Store, Sync, Telemetry, Tls, Trust,
+    BackendChoice, Broker, Config, DropPolicy, Engine, Http, Input, Listen, Memory, Priority, Slot, Spool,
+    Store, Sync, Telemetry, Tls, Trust, Watch,
 };

@@ -12,7 +12,7 @@ use super::size;
 use crate::protocol::{DeviceId, SlotName};
 
 /// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// This device's name in the fleet: the third level of each of its topics.
@@ -31,6 +31,12 @@ pub struct Config {
     /// How much memory models may take.
     #[serde(default)]
     pub memory: Memory,
+    /// What executes models.
+    #[serde(default)]
+    pub engine: Engine,
+    /// When a new model is trusted.
+    #[serde(default)]
+    pub watch: Watch,
     /// Places for models, and what feeds them.
     #[serde(default)]
     pub slots: BTreeMap<SlotName, Slot>,
@@ -147,16 +153,19 @@ pub enum Sync {
 pub struct Store {
     /// Its directory.
     pub directory: PathBuf,
-    /// Most bytes on disk; absent: what the file system has.
-    #[serde(deserialize_with = "size::read_optional")]
-    pub max: Option<Bytes>,
+    /// Bytes of the file system that downloads leave free.
+    #[serde(deserialize_with = "size::read")]
+    pub keep_free: Bytes,
+    /// PEM file of the authorities that HTTPS servers' certificates must come from; absent: the system's.
+    pub ca: Option<PathBuf>,
 }
 
 impl Default for Store {
     fn default() -> Self {
         Self {
             directory: "/var/lib/edgeopt/store".into(),
-            max: None,
+            keep_free: Bytes::mib(64),
+            ca: None,
         }
     }
 }
@@ -192,6 +201,71 @@ pub struct Memory {
     pub limit: Option<Bytes>,
 }
 
+/// What executes models.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Engine {
+    /// Which library.
+    pub backend: BackendChoice,
+    /// Where TensorRT engines that were built on this device are kept.
+    pub cache: PathBuf,
+    /// Most bytes of them.
+    #[serde(deserialize_with = "size::read")]
+    pub cache_max: Bytes,
+    /// Inferences that run at the same time on the whole device; who waits goes by the slots' priorities. Absent: no
+    /// bound but the workers of the slots.
+    pub concurrent: Option<u32>,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            backend: BackendChoice::default(),
+            cache: "/var/cache/edgeopt".into(),
+            cache_max: Bytes::mib(2048),
+            concurrent: None,
+        }
+    }
+}
+
+/// Libraries that execute models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendChoice {
+    /// TensorRT where it and a GPU are found, the CPU otherwise; the log says which.
+    #[default]
+    Auto,
+    /// ONNX Runtime on the CPU.
+    Cpu,
+    /// TensorRT, or nothing.
+    Tensorrt,
+}
+
+/// When a new model is trusted, and when the one before it comes back.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Watch {
+    /// It is watched until it has given so many answers …
+    pub answers: u64,
+    /// … or for so many seconds, whatever comes first.
+    pub longest_s: u32,
+    /// Share of inputs that may fail.
+    pub failures: f64,
+    /// How many times as slow (median latency) as the model before it may be.
+    pub slowdown: f64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            answers: 50,
+            longest_s: 60,
+            failures: 0.1,
+            slowdown: 10.0,
+        }
+    }
+}
+
 /// A place for one model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -204,6 +278,30 @@ pub struct Slot {
     /// Which one gives way when more come.
     #[serde(default)]
     pub drop: DropPolicy,
+    /// Inferences of this slot that run at the same time.
+    #[serde(default = "defaults::workers")]
+    pub workers: u32,
+    /// CPU threads of each of them; absent: the cores shared among the workers.
+    pub threads: Option<u32>,
+    /// Milliseconds an input may wait for others to be run together with it, where the model takes several.
+    #[serde(default)]
+    pub batch_wait_ms: u32,
+    /// Who goes first when `engine.concurrent` inferences run already.
+    #[serde(default)]
+    pub priority: Priority,
+}
+
+/// How important a slot's inferences are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// When nobody else waits.
+    Low,
+    /// In the order in which they came.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
 }
 
 /// A source of inputs.
@@ -327,5 +425,9 @@ mod defaults {
 
     pub(super) fn queue() -> u32 {
         8
+    }
+
+    pub(super) fn workers() -> u32 {
+        1
     }
 }

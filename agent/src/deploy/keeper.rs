@@ -227,9 +227,11 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, received: &Receiver<Event>) {
+        if self.record.active.is_none() {
+            self.settle();
+        }
         self.handle(Event::Started);
-        self.handle.settled.store(true, Ordering::Release);
-        (self.reported)();
+        self.settle();
         while !self.handle.stopping.load(Ordering::Relaxed) {
             self.pulse.beat(STEP);
             match received.recv_timeout(JUDGED_EVERY) {
@@ -242,6 +244,13 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    /// What answered before answers again, or nothing did: the daemon may say that it has started.
+    fn settle(&self) {
+        if !self.handle.settled.swap(true, Ordering::AcqRel) {
+            (self.reported)();
         }
     }
 
@@ -299,6 +308,9 @@ impl Worker {
             Effect::Restore(model) => {
                 self.pulse.beat(LOADING);
                 let restored = self.stage.restore(&self.bundles.path(&model.sha256));
+                if restored.is_ok() {
+                    self.settle();
+                }
                 restored.err().map(Event::ActiveUnusable)
             }
             Effect::Discard => {

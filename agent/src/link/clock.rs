@@ -57,7 +57,7 @@ impl fmt::Debug for Environment {
 const SOFTWARE_EXISTS: Duration = Duration::from_secs(1_735_689_600);
 
 /// Whether a clock has plausibly been set.
-pub(super) fn is_set(wall: &dyn WallClock) -> bool {
+pub(crate) fn is_set(wall: &dyn WallClock) -> bool {
     wall.now() >= UNIX_EPOCH + SOFTWARE_EXISTS
 }
 

@@ -34,6 +34,7 @@ mod watch;
 mod window;
 
 pub use backoff::{Backoff, BackoffPolicy};
+pub(crate) use clock::is_set;
 pub use clock::{Environment, SystemClock, WallClock};
 pub use handle::{Link, LinkError, Nudge, Stopped};
 pub use inbound::Inbound;

@@ -8,6 +8,11 @@ use serde::Serialize;
 /// Latencies kept for the summary.
 const KEPT: usize = 2048;
 
+/// Upper bounds of the latency histogram's buckets, milliseconds; the last bucket has none.
+pub const LATENCY_BOUNDS_MS: [f64; 13] = [
+    0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0,
+];
+
 /// Counters of a slot since the daemon started, and recent latencies.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
@@ -19,6 +24,10 @@ pub struct Health {
     pub non_finite: u64,
     /// Inputs given up because the queue was full.
     pub dropped: u64,
+    /// Answers by latency: how many lie in each bucket of [`LATENCY_BOUNDS_MS`], and beyond.
+    pub latency_counts: [u64; LATENCY_BOUNDS_MS.len() + 1],
+    /// Latencies of all answers together, milliseconds.
+    pub latency_sum_ms: f64,
     latencies_ms: VecDeque<f32>,
 }
 
@@ -35,6 +44,11 @@ pub struct LatencySummary {
 impl Health {
     pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: bool) {
         self.answered += 1;
+        let bucket = LATENCY_BOUNDS_MS.partition_point(|bound| *bound < latency_ms);
+        if let Some(count) = self.latency_counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.latency_sum_ms += latency_ms;
         self.non_finite += u64::from(non_finite);
         if self.latencies_ms.len() == KEPT {
             self.latencies_ms.pop_front();
@@ -42,9 +56,15 @@ impl Health {
         self.latencies_ms.push_back(latency_ms as f32);
     }
 
-    /// Latency of the last answers.
+    /// Latency of the last answers, at most 2048 of them.
     pub fn latency(&self) -> LatencySummary {
-        let mut sorted: Vec<f32> = self.latencies_ms.iter().copied().collect();
+        self.latency_of_last(u64::MAX)
+    }
+
+    /// Latency of the last `count` answers, at most 2048 of them.
+    pub fn latency_of_last(&self, count: u64) -> LatencySummary {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let mut sorted: Vec<f32> = self.latencies_ms.iter().rev().take(count).copied().collect();
         sorted.sort_by(f32::total_cmp);
         let at = |share: f64| {
             let index = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
@@ -117,19 +137,7 @@ pub(super) fn judge(
     if let Some(slowdown) = criteria.slowdown
         && answered >= criteria.answers
     {
-        let recent: VecDeque<f32> = now
-            .latencies_ms
-            .iter()
-            .rev()
-            .take(usize::try_from(answered).unwrap_or(KEPT))
-            .copied()
-            .collect();
-        let own = Health {
-            latencies_ms: recent,
-            ..Health::default()
-        }
-        .latency()
-        .p50_ms;
+        let own = now.latency_of_last(answered).p50_ms;
         let before = watch.before.latency().p50_ms;
         if watch.before.answered > 0 && before > 0.0 && own > slowdown * before {
             return Verdict::Unhealthy(format!(

@@ -9,9 +9,11 @@ mod health;
 mod model;
 mod server;
 mod stage;
+mod turns;
 
 pub use answer::Answer;
-pub use health::{Health, LatencySummary, WatchCriteria};
+pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
 pub use model::{LoadError, LoadedModel};
-pub use server::{Job, Server, ServerOptions, Submitted};
+pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
 pub use stage::SlotStage;
+pub use turns::{Turn, Turns};

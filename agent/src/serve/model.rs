@@ -126,11 +126,11 @@ impl LoadedModel {
 
     /// Reproduces the golden outputs that the bundle carries. Backends round differently and fuse what the reference
     /// computes step by step, so outputs are compared by their ratio of signal to difference, with the least that each
-    /// precision must reach.
+    /// precision must reach. Returns how many samples there were.
     ///
     /// # Errors
     /// With the output that differs, and by how much.
-    pub fn self_test(&self) -> Result<(), String> {
+    pub fn self_test(&self) -> Result<usize, String> {
         let mut session = Arc::clone(&self.engine)
             .session()
             .map_err(|error| error.to_string())?;
@@ -158,7 +158,7 @@ impl LoadedModel {
                 self.manifest.version
             );
         }
-        Ok(())
+        Ok(tested)
     }
 
     fn golden(&self, member: &str, specs: &[TensorSpec]) -> Result<Option<Vec<Tensor>>, String> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use edgeopt_models::Tensor;
 use edgeopt_runtime::Session;
@@ -12,7 +12,9 @@ use super::answer::{Answer, has_non_finite, predict};
 use super::batch::{split, stack};
 use super::health::Health;
 use super::model::LoadedModel;
-use crate::config::DropPolicy;
+use super::turns::Turns;
+use crate::config::{DropPolicy, Priority};
+use crate::pulse::{Pulse, Pulses};
 
 /// How a slot serves.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +25,34 @@ pub struct ServerOptions {
     pub drop: DropPolicy,
     /// Sessions that run at the same time.
     pub workers: usize,
+    /// How long an input may wait for others to be run together with it.
+    pub batch_wait: Duration,
+    /// Who goes first when too many want to run.
+    pub priority: Priority,
 }
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServeError {
+    /// Too many wait.
+    #[error("the queue is full")]
+    QueueFull,
+    /// The slot is empty.
+    #[error("no model is active in this slot")]
+    NoModel,
+    /// The operator has stopped answers.
+    #[error("the slot is paused")]
+    Paused,
+    /// The input makes no sense to the model.
+    #[error("{0}")]
+    Input(String),
+    /// The model failed.
+    #[error("{0}")]
+    Model(String),
+}
+
+/// How long one run may take before it counts as hanging.
+const RUN: Duration = Duration::from_secs(60);
 
 /// An input that waits for its answer.
 pub struct Job {
@@ -34,7 +63,7 @@ pub struct Job {
     /// When it came in.
     pub received: Instant,
     /// Told the answer, or why there is none.
-    pub reply: Box<dyn FnOnce(Result<Answer, String>) + Send>,
+    pub reply: Box<dyn FnOnce(Result<Answer, ServeError>) + Send>,
 }
 
 /// What became of an input that was handed over.
@@ -64,6 +93,7 @@ struct State {
 
 struct Shared {
     options: ServerOptions,
+    turns: Turns,
     state: Mutex<State>,
     changed: Condvar,
     health: Mutex<Health>,
@@ -101,9 +131,10 @@ impl Server {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(name: &str, options: ServerOptions) -> std::io::Result<Self> {
+    pub fn start(name: &str, options: ServerOptions, turns: Turns, pulses: &Pulses) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             options,
+            turns,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 model: None,
@@ -122,9 +153,10 @@ impl Server {
         };
         for index in 0..options.workers.max(1) {
             let shared = Arc::clone(&shared);
+            let pulse = pulses.join(format!("inference {index} of slot {name}"));
             let thread = thread::Builder::new()
                 .name(format!("serve-{name}-{index}"))
-                .spawn(move || work(&shared))?;
+                .spawn(move || work(&shared, &pulse))?;
             workers.threads.push(thread);
         }
         Ok(Self {
@@ -137,13 +169,13 @@ impl Server {
     pub fn submit(&self, job: Job) -> Submitted {
         let mut state = lock(&self.shared.state);
         let refusal = match (state.paused, state.model.is_some() || state.swapping) {
-            (true, _) => Some("the slot is paused"),
-            (_, false) => Some("no model is active in this slot"),
+            (true, _) => Some(ServeError::Paused),
+            (_, false) => Some(ServeError::NoModel),
             _ => None,
         };
         if let Some(reason) = refusal {
             drop(state);
-            (job.reply)(Err(reason.into()));
+            (job.reply)(Err(reason));
             return Submitted::Refused;
         }
         let full = state.queue.len() >= self.shared.options.queue.max(1);
@@ -167,7 +199,7 @@ impl Server {
             return Submitted::Queued;
         };
         lock(&self.shared.health).dropped += 1;
-        (given_up.reply)(Err("the queue is full".into()));
+        (given_up.reply)(Err(ServeError::QueueFull));
         result
     }
 
@@ -207,7 +239,7 @@ impl Server {
         drop(state);
         self.shared.changed.notify_all();
         for job in waiting {
-            (job.reply)(Err("no model is active in this slot".into()));
+            (job.reply)(Err(ServeError::NoModel));
         }
     }
 
@@ -236,10 +268,10 @@ impl Server {
 /// What a worker holds: a model with a session of it.
 struct Held {
     model: Arc<LoadedModel>,
-    session: Result<Box<dyn Session>, String>,
+    session: Result<Box<dyn Session>, ServeError>,
 }
 
-fn work(shared: &Shared) {
+fn work(shared: &Shared, pulse: &Pulse) {
     let (mut held, mut epoch): (Option<Held>, u64) = (None, 0);
     loop {
         let mut state = lock(&shared.state);
@@ -266,18 +298,43 @@ fn work(shared: &Shared) {
             held = model.map(|model| {
                 let session = Arc::clone(&model.engine)
                     .session()
-                    .map_err(|error| error.to_string());
+                    .map_err(|error| ServeError::Model(error.to_string()));
                 Held { model, session }
             });
             continue;
         }
         let Some(current) = &mut held else { continue };
         let most = current.model.largest_batch();
+        state = gather(shared, state, most);
         let count = most.min(state.queue.len());
         let jobs: Vec<Job> = state.queue.drain(..count).collect();
         drop(state);
+        pulse.beat(RUN);
+        let _turn = shared.turns.take(shared.options.priority);
+        pulse.beat(RUN);
         answer(shared, current, jobs);
+        pulse.rest();
     }
+}
+
+/// Waits until as many inputs are there as the model takes together, or the oldest has waited long enough.
+fn gather<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, most: usize) -> MutexGuard<'a, State> {
+    let epoch = state.epoch;
+    while state.queue.len() < most && !state.stopping && state.epoch == epoch {
+        let waited = state.queue.front().map(|job| job.received.elapsed());
+        let left = waited.map_or(Duration::ZERO, |waited| {
+            shared.options.batch_wait.saturating_sub(waited)
+        });
+        if left.is_zero() {
+            break;
+        }
+        state = shared
+            .changed
+            .wait_timeout(state, left)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+    }
+    state
 }
 
 fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
@@ -285,7 +342,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
     for job in jobs {
         match held.model.read_input(&job.name, &job.bytes) {
             Ok(inputs) => readable.push((job, inputs)),
-            Err(problem) => fail(shared, job, problem),
+            Err(problem) => fail(shared, job, ServeError::Input(problem)),
         }
     }
     let session = match &mut held.session {
@@ -318,7 +375,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
     for (job, inputs) in readable {
         match session.run(&inputs) {
             Ok(outputs) => succeed(shared, model, job, outputs),
-            Err(error) => fail(shared, job, error.to_string()),
+            Err(error) => fail(shared, job, ServeError::Model(error.to_string())),
         }
     }
 }
@@ -326,7 +383,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
 fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor]) {
     let prediction = match predict(&model.output_names, outputs, &model.manifest.postprocessing) {
         Ok(prediction) => prediction,
-        Err(problem) => return fail(shared, job, problem),
+        Err(problem) => return fail(shared, job, ServeError::Model(problem)),
     };
     let (latency_ms, non_finite) = (
         job.received.elapsed().as_secs_f64() * 1e3,
@@ -342,7 +399,7 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor]) {
     }));
 }
 
-fn fail(shared: &Shared, job: Job, problem: String) {
+fn fail(shared: &Shared, job: Job, problem: ServeError) {
     lock(&shared.health).failed += 1;
     (job.reply)(Err(problem));
 }

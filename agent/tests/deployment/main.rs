@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use bundles::{Computes, Made, input, make, unchecked};
 use edgeopt_agent::clock::SystemClock;
-use edgeopt_agent::config::DropPolicy;
+use edgeopt_agent::config::{DropPolicy, Priority};
 use edgeopt_agent::deploy::{Event, Keeper, SlotRecord};
 use edgeopt_agent::download::{Blobs, Fetcher, HttpClient};
 use edgeopt_agent::protocol::{Generation, Phase, ReportedSlot, SlotName};
 use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{
-    Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, WatchCriteria,
+    Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns, WatchCriteria,
 };
 use edgeopt_agent::store::{Acceptance, Store};
 use edgeopt_models::Bytes;
@@ -31,7 +31,13 @@ pub(crate) fn options(queue: usize) -> ServerOptions {
         queue,
         drop: DropPolicy::Newest,
         workers: 2,
+        batch_wait: Duration::ZERO,
+        priority: Priority::Normal,
     }
+}
+
+pub(crate) fn server(queue: usize) -> Server {
+    Server::start("main", options(queue), Turns::new(None), &Pulses::default()).unwrap()
 }
 
 pub(crate) fn keeper(root: &Path, server: &Server, budget: Option<Budget>) -> Keeper {
@@ -103,7 +109,8 @@ fn ask(server: &Server, values: [f32; 4]) -> Result<Answer, String> {
         received: Instant::now(),
         reply: Box::new(move |result| reply.send(result).unwrap()),
     });
-    answer.recv_timeout(Duration::from_secs(20)).unwrap()
+    let answer = answer.recv_timeout(Duration::from_secs(20)).unwrap();
+    answer.map_err(|error| error.to_string())
 }
 
 fn first(answer: &Answer) -> f64 {
@@ -113,7 +120,7 @@ fn first(answer: &Answer) -> f64 {
 #[test]
 fn models_replace_each_other_and_bad_ones_never_answer() {
     let root = tempfile::tempdir().unwrap();
-    let server = Server::start("main", options(64)).unwrap();
+    let server = server(64);
     let keeper = keeper(root.path(), &server, None);
     assert_eq!(
         ask(&server, [1.0; 4]).unwrap_err(),
@@ -190,7 +197,7 @@ fn a_restart_finds_the_model_that_answered() {
     let root = tempfile::tempdir().unwrap();
     let made = make(root.path(), "1", Computes::Times(2.0), Some(2.0));
     for start in 0..2 {
-        let server = Server::start("main", options(64)).unwrap();
+        let server = server(64);
         let keeper = keeper(root.path(), &server, None);
         if start == 0 {
             desire(&keeper, 1, &made);
@@ -210,7 +217,7 @@ fn a_restart_finds_the_model_that_answered() {
 #[test]
 fn with_memory_for_one_model_only_they_swap_and_inputs_wait() {
     let root = tempfile::tempdir().unwrap();
-    let server = Server::start("main", options(1000)).unwrap();
+    let server = server(1000);
     // The CPU backend counts 24 MiB for its library: two do not fit.
     let keeper = keeper(root.path(), &server, Some(Budget::new(Bytes::mib(40))));
     for (generation, factor) in [(1, 2.0), (2, 3.0), (3, 4.0)] {
@@ -254,7 +261,7 @@ fn switching_under_load_loses_and_fails_no_request() {
         )
     };
     let models = [load("1", 2.0), load("2", 3.0)];
-    let server = Server::start("main", options(10_000)).unwrap();
+    let server = server(10_000);
     server.switch(Arc::clone(&models[0]));
     let (answered, wrong, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let begun = Instant::now();
@@ -307,10 +314,12 @@ fn a_full_queue_gives_up_what_its_policy_says_and_counts_it() {
         let server = Server::start(
             "main",
             ServerOptions {
-                queue: 3,
                 drop,
                 workers: 1,
+                ..options(3)
             },
+            Turns::new(None),
+            &Pulses::default(),
         )
         .unwrap();
         server.switch(Arc::new(model));
@@ -359,7 +368,7 @@ fn unreadable_inputs_are_refused_by_name_and_hurt_nobody() {
         &CompileOptions::default(),
     )
     .unwrap();
-    let server = Server::start("main", options(8)).unwrap();
+    let server = server(8);
     server.switch(Arc::new(model));
     for (bytes, part) in [
         (b"junk".to_vec(), "does not say how an image becomes its input"),

@@ -5,10 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use edgeopt_agent::protocol::Phase;
-use edgeopt_agent::serve::Server;
 
 use super::bundles::{Computes, make};
-use super::{desire, keeper, options, record, wait_for};
+use super::{desire, keeper, record, server, wait_for};
 
 const FOLDER: &str = "EDGEOPT_TEST_POWER_CUT";
 
@@ -19,7 +18,7 @@ fn child() {
         return;
     };
     let root = Path::new(&folder);
-    let server = Server::start("main", options(8)).unwrap();
+    let server = server(8);
     let keeper = keeper(root, &server, None);
     let begun = keeper.handle().generation().0;
     for generation in begun + 1.. {
@@ -55,7 +54,7 @@ fn killed_at_any_moment_the_slot_has_a_model_again() {
     let root = tempfile::tempdir().unwrap();
     // A first model that has answered.
     {
-        let server = Server::start("main", options(8)).unwrap();
+        let server = server(8);
         let keeper = keeper(root.path(), &server, None);
         let made = make(root.path(), "0", Computes::Times(1.0), Some(1.0));
         desire(&keeper, 1, &made);
@@ -76,7 +75,7 @@ fn killed_at_any_moment_the_slot_has_a_model_again() {
             .clone()
             .unwrap_or_else(|| panic!("kill {kill}: no model: {record:?}"));
         // It is on disk, whole, and computes what its version says.
-        let server = Server::start("main", options(8)).unwrap();
+        let server = server(8);
         let keeper = keeper(root.path(), &server, None);
         let begun = std::time::Instant::now();
         while server.model().is_none() {

@@ -1,0 +1,168 @@
+//! What the broker brings, handed to whom it is for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::commands::Asked;
+use super::reports::Reports;
+use super::slots::Slots;
+use crate::config::Input;
+use crate::deploy::Event;
+use crate::download::Blobs;
+use crate::link;
+use crate::protocol::{DesiredState, Phase, ReportedSlot, Topic};
+use crate::pulse::{Pulse, Pulses};
+use crate::serve::ServeError;
+
+/// How long handling one message may take.
+const STEP: Duration = Duration::from_secs(30);
+
+/// Messages of one kind about bad input are logged this often.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// To whom messages go.
+pub(super) struct Addressees {
+    pub(super) slots: Arc<Slots>,
+    pub(super) reports: Reports,
+    pub(super) blobs: Blobs,
+    pub(super) commands: Asked,
+}
+
+/// Starts the thread that reads inbound messages; it ends with the link.
+pub(super) fn start(
+    received: Receiver<link::Inbound>,
+    to: Addressees,
+    pulses: &Pulses,
+) -> std::io::Result<JoinHandle<()>> {
+    let pulse = pulses.join("inbound messages");
+    thread::Builder::new()
+        .name("inbound".into())
+        .spawn(move || run(&received, &to, &pulse))
+}
+
+fn run(received: &Receiver<link::Inbound>, to: &Addressees, pulse: &Pulse) {
+    let mut quiet = Quiet::default();
+    loop {
+        pulse.rest();
+        let message = match received.recv_timeout(Duration::from_secs(1)) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        pulse.beat(STEP);
+        if let Err(problem) = handle(message, to) {
+            quiet.warn(&problem);
+        }
+    }
+}
+
+fn handle(message: link::Inbound, to: &Addressees) -> Result<(), String> {
+    let (_, topic) = Topic::parse(&message.topic).map_err(|error| error.to_string())?;
+    match topic {
+        Topic::Desired => desired(&message, to),
+        Topic::Input(name) => {
+            let slot = to
+                .slots
+                .get(&name)
+                .ok_or_else(|| format!("{}: this device has no slot {name}", message.topic))?;
+            if !slot
+                .settings
+                .inputs
+                .iter()
+                .any(|input| matches!(input, Input::Mqtt {}))
+            {
+                return Err(format!(
+                    "{}: slot {name} takes no inputs from MQTT; add {{ kind = \"mqtt\" }} to its inputs",
+                    message.topic
+                ));
+            }
+            let topic = message.topic;
+            slot.submit(
+                "input over MQTT".to_owned(),
+                "mqtt".to_owned(),
+                message.payload,
+                move |result| match result {
+                    Ok(_) => {}
+                    // Counted, and reported by telemetry.
+                    Err(ServeError::QueueFull) => tracing::debug!("{topic}: the queue is full"),
+                    Err(error) => tracing::warn!("{topic}: {error}"),
+                },
+            );
+            Ok(())
+        }
+        Topic::Command(id) => {
+            to.commands.ask(id, message.payload);
+            Ok(())
+        }
+        Topic::BlobChunk(id) => {
+            to.blobs.deliver(&id, message.payload);
+            Ok(())
+        }
+        _ => Err(format!("{}: not a topic that a device reads", message.topic)),
+    }
+}
+
+fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
+    // An empty retained message clears the topic: it says nothing about what should run.
+    if message.payload.is_empty() {
+        return Ok(());
+    }
+    let desired: DesiredState = serde_json::from_slice(&message.payload)
+        .map_err(|error| format!("{}: {error}; nothing is changed", message.topic))?;
+    let current = to.reports.generation();
+    if !desired.generation.supersedes(current) {
+        if desired.generation < current {
+            tracing::info!(
+                "desired generation {} is older than {}: nothing is changed",
+                desired.generation.0,
+                current.0
+            );
+        }
+        return Ok(());
+    }
+    tracing::info!(generation = desired.generation.0, "a new desired state");
+    for slot in to.slots.all() {
+        slot.keeper.send(Event::Desired {
+            generation: desired.generation,
+            spec: desired.slots.get(&slot.name).cloned(),
+        });
+    }
+    let unknown: BTreeMap<_, _> = desired
+        .slots
+        .keys()
+        .filter(|name| to.slots.get(name).is_none())
+        .map(|name| {
+            let reason = format!("this device has no slot {name}: add [slots.{name}] to its configuration");
+            let report = ReportedSlot {
+                phase: Phase::Failed,
+                active_version: None,
+                previous_version: None,
+                reason: Some(reason),
+            };
+            (name.clone(), report)
+        })
+        .collect();
+    to.reports.taken(desired.generation, unknown);
+    Ok(())
+}
+
+/// Keeps a flood of bad messages from flooding the log.
+#[derive(Default)]
+struct Quiet {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl Quiet {
+    fn warn(&mut self, problem: &str) {
+        if self.last.is_some_and(|last| last.elapsed() < QUIET) {
+            self.suppressed += 1;
+            return;
+        }
+        tracing::warn!(suppressed = self.suppressed, "{problem}");
+        (self.last, self.suppressed) = (Some(Instant::now()), 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! What the device says about its slots: the whole of it, at each change.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::mail::Mail;
+use super::slots::Slots;
+use crate::protocol::{DeviceId, Generation, ReportedSlot, ReportedState, SlotName, Topic};
+
+/// Publishes the reported state. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Reports(Arc<Shared>);
+
+struct Shared {
+    mail: Mail,
+    topic: String,
+    slots: OnceLock<Arc<Slots>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    generation: Generation,
+    /// Slots that are desired and that this device does not have.
+    unknown: BTreeMap<SlotName, ReportedSlot>,
+    last: Option<ReportedState>,
+}
+
+impl Reports {
+    pub(super) fn new(mail: Mail, device: &DeviceId) -> Self {
+        Self(Arc::new(Shared {
+            mail,
+            topic: Topic::Reported.of(device),
+            slots: OnceLock::new(),
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Whose state it is; nothing is published before.
+    pub(super) fn of(&self, slots: Arc<Slots>) {
+        let generation = slots.all().map(|slot| slot.keeper.generation()).max();
+        self.change(|state| state.generation = generation.unwrap_or_default());
+        // Once, at the start.
+        let _ = self.0.slots.set(slots);
+        self.publish();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// A new desired state was taken.
+    pub(super) fn taken(&self, generation: Generation, unknown: BTreeMap<SlotName, ReportedSlot>) {
+        self.change(|state| {
+            state.generation = generation;
+            state.unknown = unknown;
+        });
+        self.publish();
+    }
+
+    /// The generation acted on last.
+    pub(super) fn generation(&self) -> Generation {
+        self.0
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .generation
+    }
+
+    /// Publishes the state if it has changed.
+    pub(super) fn publish(&self) {
+        let Some(slots) = self.0.slots.get() else {
+            return;
+        };
+        // Held while it is handed over, so that states are published in the order in which they were.
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported: BTreeMap<SlotName, ReportedSlot> = slots
+            .all()
+            .map(|slot| (slot.name.clone(), slot.keeper.report()))
+            .collect();
+        reported.extend(state.unknown.clone());
+        let report = ReportedState {
+            generation: state.generation,
+            slots: reported,
+        };
+        if state.last.as_ref() == Some(&report) {
+            return;
+        }
+        let said = serde_json::to_vec(&report)
+            .map_err(|error| error.to_string())
+            .and_then(|json| {
+                let said = self.0.mail.say(self.0.topic.clone(), json, true);
+                said.map_err(|error| error.to_string())
+            });
+        match said {
+            Ok(()) => state.last = Some(report),
+            Err(error) => tracing::error!("the state is not reported: {error}"),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! From answers to messages.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use super::mail::Mail;
+use crate::clock::since_boot;
+use crate::link::{WallClock, is_set};
+use crate::protocol::{DeviceId, ResultMessage, SlotName, Topic};
+use crate::serve::Answer;
+
+/// Publishes a slot's answers. Clones share the count.
+#[derive(Clone)]
+pub(crate) struct Results {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    mail: Mail,
+    slot: SlotName,
+    topic: String,
+    /// Distinguishes this start of the daemon from all others.
+    instance: String,
+    count: Arc<AtomicU64>,
+    wall: Arc<dyn WallClock>,
+}
+
+impl fmt::Debug for Results {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Results")
+            .field("slot", &self.shared.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When an input came in, by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) instant: Instant,
+    wall_ms: Option<u64>,
+    monotonic: Duration,
+}
+
+impl Results {
+    pub(super) fn new(
+        mail: Mail,
+        device: &DeviceId,
+        slot: &SlotName,
+        instance: &str,
+        count: Arc<AtomicU64>,
+        wall: Arc<dyn WallClock>,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                mail,
+                slot: slot.clone(),
+                topic: Topic::Result(slot.clone()).of(device),
+                instance: instance.to_owned(),
+                count,
+                wall,
+            }),
+        }
+    }
+
+    /// Notes that an input comes in now.
+    pub(crate) fn arrival(&self) -> Arrival {
+        Arrival {
+            instant: Instant::now(),
+            wall_ms: wall_ms(self.shared.wall.as_ref()),
+            monotonic: since_boot(),
+        }
+    }
+
+    /// The message for an answer, and whether it waits for the broker now.
+    pub(crate) fn publish(&self, stream: &str, arrival: &Arrival, answer: Answer) -> (ResultMessage, bool) {
+        let shared = &self.shared;
+        let number = shared.count.fetch_add(1, Ordering::Relaxed);
+        let message = ResultMessage {
+            id: format!("{}-{number}", shared.instance),
+            stream: stream.to_owned(),
+            model: answer.model,
+            version: answer.version,
+            wall_ms: arrival.wall_ms,
+            monotonic_us: u64::try_from(arrival.monotonic.as_micros()).unwrap_or(u64::MAX),
+            latency_ms: answer.latency_ms,
+            prediction: answer.prediction,
+        };
+        let kept = serde_json::to_vec(&message)
+            .map_err(|error| error.to_string())
+            .and_then(|json| {
+                shared
+                    .mail
+                    .keep(&shared.topic, &json)
+                    .map_err(|error| error.to_string())
+            });
+        if let Err(error) = &kept {
+            tracing::error!(slot = %shared.slot, id = message.id, "a result is lost: {error}");
+        }
+        (message, kept.is_ok())
+    }
+}
+
+/// Milliseconds since 1970, if the clock has been set.
+pub(super) fn wall_ms(wall: &dyn WallClock) -> Option<u64> {
+    let since = is_set(wall)
+        .then(|| wall.now().duration_since(UNIX_EPOCH).ok())
+        .flatten()?;
+    u64::try_from(since.as_millis()).ok()
+}

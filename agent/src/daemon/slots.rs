@@ -1,0 +1,79 @@
+//! The slots of a device: for each one a server that answers and a keeper that brings its model.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::results::{Arrival, Results};
+use crate::config;
+use crate::deploy::{Keeper, KeeperHandle};
+use crate::protocol::SlotName;
+use crate::serve::{Answer, Job, ServeError, Server, Submitted};
+
+/// One slot.
+pub(crate) struct Slot {
+    pub(crate) name: SlotName,
+    pub(crate) settings: config::Slot,
+    pub(crate) server: Server,
+    pub(crate) keeper: KeeperHandle,
+    pub(crate) results: Results,
+}
+
+impl Slot {
+    /// Hands an input over. Its answer is published, then `reply` is told, with whether it waits for the broker.
+    pub(crate) fn submit(
+        &self,
+        name: String,
+        stream: String,
+        bytes: Vec<u8>,
+        reply: impl FnOnce(Result<(crate::protocol::ResultMessage, bool), ServeError>) + Send + 'static,
+    ) -> Submitted {
+        let arrival: Arrival = self.results.arrival();
+        let results = self.results.clone();
+        self.server.submit(Job {
+            name,
+            bytes,
+            received: arrival.instant,
+            reply: Box::new(move |result: Result<Answer, ServeError>| {
+                reply(result.map(|answer| results.publish(&stream, &arrival, answer)));
+            }),
+        })
+    }
+}
+
+/// All slots.
+pub(crate) struct Slots {
+    slots: BTreeMap<SlotName, Slot>,
+    keepers: Mutex<Vec<Keeper>>,
+}
+
+impl Slots {
+    pub(super) fn new(slots: BTreeMap<SlotName, Slot>, keepers: Vec<Keeper>) -> Self {
+        Self {
+            slots,
+            keepers: Mutex::new(keepers),
+        }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.values()
+    }
+
+    pub(crate) fn get(&self, name: &SlotName) -> Option<&Slot> {
+        self.slots.get(name)
+    }
+
+    /// Waits until nothing waits in any queue.
+    pub(super) fn drain(&self, limit: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < limit && self.all().any(|slot| slot.server.waiting() > 0) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Ends the keepers.
+    pub(super) fn end(&self) {
+        let keepers = std::mem::take(&mut *self.keepers.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(keepers);
+    }
+}

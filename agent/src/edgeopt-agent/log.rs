@@ -1,0 +1,37 @@
+//! Log lines: with their fields to the journal where systemd runs, as text to standard error elsewhere.
+
+use std::io::IsTerminal;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Names the least important level shown: error, warn, info, debug or trace.
+const LEVEL: &str = "EDGEOPT_LOG";
+
+/// Begins logging; an unknown level is an error that names it.
+pub(crate) fn start() -> anyhow::Result<()> {
+    let level = match std::env::var(LEVEL) {
+        Ok(text) => text.parse::<LevelFilter>().map_err(|_| {
+            anyhow::anyhow!("{LEVEL}={text:?} is no level: use error, warn, info, debug or trace")
+        })?,
+        Err(_) => LevelFilter::INFO,
+    };
+    let registry = tracing_subscriber::registry().with(level);
+    // systemd sets it where standard error goes to the journal anyway.
+    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    match journal {
+        Some(layer) => registry
+            .with(layer.with_field_prefix(Some("EDGEOPT".into())))
+            .init(),
+        None => {
+            let terminal = std::io::stderr().is_terminal();
+            let layer = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_ansi(terminal)
+                .with_target(false);
+            registry.with(layer).init();
+        }
+    }
+    Ok(())
+}
