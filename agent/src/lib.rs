@@ -9,6 +9,7 @@ pub mod config;
 pub mod deploy;
 pub mod disk;
 pub mod durable;
+pub mod hardware;
 pub mod link;
 pub mod protocol;
 pub mod serve;

@@ -9,10 +9,11 @@ use edgeopt_models::Bytes;
 use serde::Deserialize;
 
 use super::size;
+use crate::hardware::HardwareSettings;
 use crate::protocol::{DeviceId, SlotName};
 
 /// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// This device's name in the fleet: the third level of each of its topics.
@@ -39,6 +40,9 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// The local interface; absent: none is opened.
     pub http: Option<Http>,
+    /// Sensors, outputs and what slows inference down.
+    #[serde(default)]
+    pub hardware: HardwareSettings,
 }
 
 /// The broker, and how to log in there.
