@@ -324,6 +324,7 @@ mod tests {
             ("person > 0.9", &objects, true),
             ("person > 0.8 and dog > 0.5", &classes, false),
             ("person > 0.8 and dog > 0.5 or person != 0", &classes, true),
+            ("person > 0.8 or dog > 0.5", &classes, true),
             ("text contains \"STOP\"", &text, true),
             ("text == \"STOP\"", &text, false),
             ("text != \"STOP\" and /confidence > 0.7", &text, true),

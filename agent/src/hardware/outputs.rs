@@ -114,8 +114,11 @@ mod tests {
         let mut pin = Pin::new(&[
             Level::set(State::Low),
             Level::set(State::High),
-            refused,
+            refused.clone(),
             Level::set(State::Low),
+            Level::set(State::High),
+            refused,
+            Level::set(State::High),
         ]);
         let mut output: Output<_, Pwm> = Output::new("lamp", Line::Gpio(pin.clone()), false).unwrap();
         output.set(true).unwrap();
@@ -125,6 +128,10 @@ mod tests {
             "{error}"
         );
         output.set(false).unwrap();
+        output.set(true).unwrap();
+        output.set(false).unwrap_err();
+        // It may be low or high now: what was set before the failure is set again.
+        output.set(true).unwrap();
         pin.done();
     }
 

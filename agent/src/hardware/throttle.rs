@@ -242,6 +242,20 @@ mod tests {
             assert!(throttle.update(&Conditions::default(), secs(at)).is_empty());
         }
         assert_eq!(throttle.rate_limit(&slot("detector")), Some(2.0));
+
+        let mut throttle = policy(
+            "dwell_s = 10\n[[limits]]\nwhen = { kind = 'power_mode', names = ['7W'] }\nrate = 1.0\n\
+             [[limits]]\nwhen = { kind = 'throttled' }\nrate = 2.0\n",
+        );
+        let known = Conditions {
+            power_mode: Some("7W".into()),
+            throttled: Some(true),
+            ..Conditions::default()
+        };
+        assert_eq!(throttle.update(&known, secs(0)).len(), 2);
+        for at in 1..100 {
+            assert!(throttle.update(&Conditions::default(), secs(at)).is_empty());
+        }
     }
 
     proptest! {

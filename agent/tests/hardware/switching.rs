@@ -63,7 +63,10 @@ fn results_switch_outputs_and_holds_end_at_their_time() {
 fn a_fault_a_stop_and_the_end_release_outputs() {
     type Release = fn(Hardware<&mut Scripted>);
     let ways: [Release; 3] = [
-        |mut hardware| hardware.on_fault(&detector(), ms(10)),
+        |mut hardware| {
+            hardware.on_fault(&detector(), ms(10));
+            assert_eq!(hardware.next_tick(ms(10)), None);
+        },
         |mut hardware| {
             hardware.stop();
             hardware.on_result(&detector(), &seen("fire"), ms(20));

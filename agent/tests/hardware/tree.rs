@@ -97,7 +97,7 @@ impl Tree {
                  < PARAM TYPE=FILE NAME=CPU_ONLINE >\nCORE_0 /sys/devices/system/cpu/cpu0/online\n\
                  < POWER_MODEL ID=0 NAME=15W >\nCPU_ONLINE CORE_0 1\n\
                  < POWER_MODEL ID=1 NAME=25W >\n< POWER_MODEL ID=2 NAME=MAXN_SUPER >\n< POWER_MODEL ID=3 NAME=7W >\n\
-                 < PM_CONFIG DEFAULT=1 >\n",
+                 < FAN_CONFIG DEFAULT=0 >\n< PM_CONFIG DEFAULT=1 >\n",
             )],
         );
         tree
