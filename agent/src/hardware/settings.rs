@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::condition::Condition;
 use super::ina3221::ChannelNumber;
+use super::registers::Format;
 use crate::protocol::SlotName;
 
 /// Hardware beside the processor. Without it, what the kernel reports (rails, temperatures, fan, power mode) is measured
@@ -160,25 +161,6 @@ pub struct ChannelSettings {
     /// Units at a raw number of 0.
     #[serde(default)]
     pub offset: f64,
-}
-
-/// How registers hold a number: signed or not, bits, and which byte comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names say it all")]
-pub enum Format {
-    U8,
-    I8,
-    U16be,
-    U16le,
-    I16be,
-    I16le,
-    U24be,
-    I24be,
-    U32be,
-    U32le,
-    I32be,
-    I32le,
 }
 
 /// An INA3221 that the kernel does not drive.
