@@ -10,7 +10,7 @@ use npyz::WriterBuilder;
 
 use super::HardwareError;
 use super::registers::{Burst, bursts};
-use super::settings::SensorSettings;
+use super::settings::{Layout, SensorSettings};
 use crate::clock::Clock;
 use crate::protocol::SlotName;
 
@@ -26,7 +26,7 @@ pub struct Window {
     pub sensor: String,
     /// The slot it is for.
     pub slot: SlotName,
-    /// `.npy`: float32, `[1, window, channels]`.
+    /// `.npy`: float32, in the sensor's layout.
     pub bytes: Vec<u8>,
 }
 
@@ -176,19 +176,22 @@ impl<B: I2c> Sensor<B> {
     }
 
     fn window(&self) -> Window {
-        let shape = [
-            1,
-            self.settings.window as u64,
-            self.settings.channels.len() as u64,
-        ];
-        let mut bytes = Vec::with_capacity(128 + self.values.len() * 4);
+        let (window, channels) = (self.settings.window, self.settings.channels.len());
+        let (shape, values): (_, Vec<f32>) = match self.settings.layout {
+            Layout::Nwc => ([1, window, channels], self.values.iter().copied().collect()),
+            Layout::Ncw => {
+                let channel = |channel| self.values.iter().skip(channel).step_by(channels).copied();
+                ([1, channels, window], (0..channels).flat_map(channel).collect())
+            }
+        };
+        let mut bytes = Vec::with_capacity(128 + values.len() * 4);
         let written = npyz::WriteOptions::<f32>::new()
             .default_dtype()
-            .shape(&shape)
+            .shape(&shape.map(|length| length as u64))
             .writer(&mut bytes)
             .begin_nd()
             .and_then(|mut writer| {
-                writer.extend(self.values.iter().copied())?;
+                writer.extend(values.iter().copied())?;
                 writer.finish()
             });
         debug_assert!(written.is_ok(), "a Vec takes every byte: {written:?}");
@@ -235,6 +238,9 @@ fn wait_until(moment: Duration, clock: &dyn Clock, stop: &AtomicBool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use edgeopt_models::{DataType, Shape};
+    use edgeopt_runtime::TensorSpec;
+    use edgeopt_runtime::dataset::decode_arrays;
     use embedded_hal::i2c::ErrorKind;
     use embedded_hal_mock::eh1::i2c::{Mock, Transaction};
 
@@ -291,6 +297,30 @@ mod tests {
         let expected = vec![-1.0, 257.0, 200.0, 1.5, -32767.0, 7.0];
         assert_eq!(numbers(&window), (vec![1, 2, 3], expected));
         sensor.release().done();
+    }
+
+    #[test]
+    fn a_convolution_gets_its_channels_first_and_a_slot_reads_either() {
+        for (layout, dims, expected) in [
+            ("nwc", [1, 2, 3], [0.5, 2.0, 1.0, 1.0, 3.0, 2.0]),
+            ("ncw", [1, 3, 2], [0.5, 1.0, 2.0, 3.0, 1.0, 2.0]),
+        ] {
+            let script: Vec<_> = (1..=2).flat_map(counted).collect();
+            let settings = settings(&format!("layout = '{layout}'"));
+            let mut sensor = Sensor::new(Mock::new(&script), "imu", settings).unwrap();
+            sensor.sample().unwrap();
+            let window = sensor.sample().unwrap().unwrap();
+            let input = TensorSpec {
+                name: "samples".into(),
+                dtype: DataType::Float32,
+                shape: Shape::known(&dims),
+                ranked: true,
+            };
+            let read = decode_arrays("imu", &window.bytes, &[input]).unwrap();
+            assert_eq!(read[0].dims(), dims);
+            assert_eq!(read[0].to_f32().unwrap().as_ref(), expected);
+            sensor.release().done();
+        }
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl RuleSettings {
     }
 }
 
-/// A sensor whose samples, a window at a time, are a slot's input: `.npy`, float32, `[1, window, channels]`.
+/// A sensor whose samples, a window at a time, are a slot's input: `.npy`, float32, of [`Layout`].
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SensorSettings {
@@ -128,13 +128,27 @@ pub struct SensorSettings {
     pub window: usize,
     /// Samples from the start of a window to the start of the next; absent: `window`, so that none is in two.
     pub step: Option<usize>,
+    /// Order of the tensor's axes.
+    #[serde(default)]
+    pub layout: Layout,
     /// A register that must hold a value, so that no other chip is read by mistake.
     pub identity: Option<RegisterValue>,
     /// What is written before the first sample, in order.
     #[serde(default)]
     pub setup: Vec<RegisterValue>,
-    /// What is read, in the order of the tensor's last axis.
+    /// What is read, in the order of the tensor's channels.
     pub channels: Vec<ChannelSettings>,
+}
+
+/// Order of the axes of a window: batch (1), time, channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// `[1, window, channels]`, as recurrent models and transformers take it.
+    #[default]
+    Nwc,
+    /// `[1, channels, window]`, as one-dimensional convolutions take it.
+    Ncw,
 }
 
 /// A register of one byte with a value.
