@@ -1,7 +1,16 @@
 //! The device daemon's parts, and the fleet protocol that devices and operators share.
 //!
-//! Start with [`config`] (`agent.toml`), then [`protocol`] (topics and messages over MQTT) and [`link`] (the connection
-//! to the broker, which loses nothing and never gives up). [`broker`] is a small broker for trying things out.
+//! ```text
+//! config     agent.toml                      daemon    the parts put together; the program is `edgeopt-agent`
+//! protocol   topics and messages             deploy    from the model a slot has to the one it should have
+//! link       the connection to the broker    serve     queues, batches, switches
+//! spool      results that wait for it        inputs    folders; http: the local interface
+//! store      bundles by digest               hardware  sensors, rails, outputs, throttling
+//! download   the ways into it                fleet     the operator's side
+//! disk       files that tests can cut from power
+//! ```
+//!
+//! Start with [`daemon`], then [`protocol`] and [`link`]. [`broker`] is a small broker for trying things out.
 
 pub mod broker;
 pub mod clock;
@@ -11,6 +20,8 @@ pub mod deploy;
 pub mod disk;
 pub mod download;
 pub mod durable;
+pub mod fleet;
+pub mod hardware;
 pub mod http;
 pub mod inputs;
 pub mod link;

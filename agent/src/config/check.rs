@@ -160,6 +160,7 @@ impl Config {
                 }
             }
         }
+        findings.0.extend(self.hardware.absent_devices());
         findings.0
     }
 
@@ -180,6 +181,7 @@ impl Config {
         self.check_engine(&mut findings);
         self.check_slots(&mut findings);
         findings.range("telemetry.interval_s", self.telemetry.interval_s, 1, 86_400, " s");
+        findings.0.extend(self.hardware.problems(self.slots.keys()));
         findings.0
     }
 

@@ -9,6 +9,7 @@ use edgeopt_models::Bytes;
 use serde::Deserialize;
 
 use super::size;
+use crate::hardware::HardwareSettings;
 use crate::protocol::{DeviceId, SlotName};
 
 /// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
@@ -45,6 +46,9 @@ pub struct Config {
     pub telemetry: Telemetry,
     /// The local interface; absent: none is opened.
     pub http: Option<Http>,
+    /// Sensors, outputs and what slows inference down.
+    #[serde(default)]
+    pub hardware: HardwareSettings,
 }
 
 /// The broker, and how to log in there.

@@ -44,6 +44,6 @@ pub use packet::{PacketLimit, Refusal};
 pub use quarantine::QuarantinePolicy;
 pub use reason::DisconnectReason;
 pub use tls::TlsError;
-pub(crate) use tls::check_tls;
+pub(crate) use tls::{check_tls, client_config};
 pub use view::{Alarm, Counters, LinkState, LinkView};
 pub use watch::Watch;

@@ -48,7 +48,7 @@ pub enum TlsError {
 }
 
 /// Reads the files and makes a configuration with which `wall` judges certificates.
-pub(super) fn client_config(tls: &Tls, wall: Arc<dyn WallClock>) -> Result<ClientConfig, TlsError> {
+pub(crate) fn client_config(tls: &Tls, wall: Arc<dyn WallClock>) -> Result<ClientConfig, TlsError> {
     let roots = authorities(tls.ca.as_deref())?;
     let builder = ClientConfig::builder_with_details(
         Arc::new(ring::default_provider()),

@@ -134,6 +134,15 @@ fn the_kind_of_a_sample_is_its_tag() {
             zones: BTreeMap::new(),
             throttled: false,
         },
+        Sample::Fan(BTreeMap::new()),
+        Sample::PowerMode {
+            id: 0,
+            name: "15W".into(),
+        },
+        Sample::RateLimit {
+            causes: BTreeSet::new(),
+            slots: BTreeMap::new(),
+        },
         Sample::Latency(BTreeMap::new()),
         Sample::Link {
             connects: 1,

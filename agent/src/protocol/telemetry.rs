@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +41,24 @@ pub enum Sample {
     Temperature {
         /// Degrees Celsius by thermal zone.
         zones: BTreeMap<String, f64>,
-        /// Whether the system has lowered its clocks because of heat or power.
+        /// Whether the system has lowered its clocks because of heat or power since the last report.
         throttled: bool,
+    },
+    /// Fans by name.
+    Fan(BTreeMap<String, Fan>),
+    /// The power mode of a Jetson.
+    PowerMode {
+        /// Its number, as `nvpmodel -m` takes it.
+        id: u32,
+        /// Its name, such as `15W`.
+        name: String,
+    },
+    /// Limits of how often slots answer, set by the daemon because of heat, power or the power mode.
+    RateLimit {
+        /// What the limits in force are about; empty when there is none.
+        causes: BTreeSet<String>,
+        /// Largest number of inferences per second by slot; slots without a limit are absent.
+        slots: BTreeMap<SlotName, f64>,
     },
     /// Latency by slot since the last report.
     Latency(BTreeMap<SlotName, Latency>),
@@ -66,10 +82,25 @@ impl Sample {
             Self::Memory { .. } => "memory",
             Self::Power(_) => "power",
             Self::Temperature { .. } => "temperature",
+            Self::Fan(_) => "fan",
+            Self::PowerMode { .. } => "power_mode",
+            Self::RateLimit { .. } => "rate_limit",
             Self::Latency(_) => "latency",
             Self::Link { .. } => "link",
         })
     }
+}
+
+/// A fan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Fan {
+    /// How hard it is driven, in percent; absent where only its speed is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    /// Turns per minute; absent where there is no tachometer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rpm: Option<u64>,
 }
 
 /// Latency of one slot.

@@ -383,7 +383,7 @@ fn unreadable_inputs_are_refused_by_name_and_hurt_nobody() {
             reply: Box::new(move |result| reply.send(result).unwrap()),
         });
         let error = answer.recv_timeout(Duration::from_secs(5)).unwrap().unwrap_err();
-        assert!(error.contains(part), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
     }
     assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
     assert_eq!(server.health().failed, 3);
