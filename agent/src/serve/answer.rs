@@ -2,7 +2,7 @@
 
 use edgeopt_models::bundle::Postprocessing;
 use edgeopt_models::{DataType, Tensor};
-use edgeopt_runtime::pipeline::postprocess::interpret;
+use edgeopt_runtime::pipeline::postprocess::{Outputs, interpret};
 use serde_json::{Value, json};
 
 /// Raw outputs of more elements are described, not shown: a message is no place for a feature map.
@@ -24,16 +24,12 @@ pub struct Answer {
 }
 
 /// Reads outputs as declared; raw ones come with their values.
-pub(super) fn predict(
-    names: &[String],
-    outputs: &[Tensor],
-    declared: &Postprocessing,
-) -> Result<Value, String> {
+pub(super) fn predict(outputs: &Outputs<'_>, declared: &Postprocessing) -> Result<Value, String> {
     if !matches!(declared, Postprocessing::Raw) {
         let prediction = interpret(outputs, declared).map_err(|error| error.to_string())?;
         return serde_json::to_value(prediction).map_err(|error| error.to_string());
     }
-    let outputs = names.iter().zip(outputs).map(|(name, tensor)| {
+    let outputs = outputs.names.iter().zip(outputs.tensors).map(|(name, tensor)| {
         let mut shown = json!({
             "name": name,
             "dtype": tensor.dtype().to_string(),

@@ -12,6 +12,6 @@ mod stage;
 
 pub use answer::Answer;
 pub use health::{Health, LatencySummary, WatchCriteria};
-pub use model::{LoadError, LoadedModel};
+pub use model::{Input, LoadError, LoadedModel};
 pub use server::{Job, Server, ServerOptions, Submitted};
 pub use stage::SlotStage;

@@ -1,6 +1,11 @@
 //! What happens before and after the model: images into tensors, tensors into results.
 
 pub mod ctc;
+pub mod detection;
+mod geometry;
 pub mod postprocess;
 pub mod preprocess;
 pub mod presets;
+pub mod text_detection;
+
+pub use geometry::Geometry;

@@ -122,6 +122,8 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
                 threshold: 0.3,
                 box_threshold: 0.6,
                 unclip_ratio: 1.5,
+                min_size: 3.0,
+                max_regions: 1000,
             },
         ),
         _ => return None,
