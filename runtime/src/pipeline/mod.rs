@@ -1,5 +1,6 @@
 //! What happens before and after the model: images into tensors, tensors into results.
 
+mod class_names;
 pub mod ctc;
 pub mod detection;
 mod geometry;
