@@ -28,7 +28,7 @@ const COLORS: [[u8; 3]; 8] = [
 pub(super) enum Target {
     /// The one sample's.
     File(PathBuf),
-    /// `<sample>.png` of each.
+    /// One of each sample, named like it.
     Folder(PathBuf),
 }
 
@@ -48,12 +48,17 @@ impl Target {
         Ok(Self::Folder(path.into()))
     }
 
-    /// Writes the drawing of the sample with this id: beside, then renamed.
-    pub(super) fn write(&self, id: &str, image: &RgbImage) -> anyhow::Result<()> {
+    /// Writes the drawing of the sample with this id that came from `source`: beside, then renamed.
+    pub(super) fn write(&self, id: &str, source: &Path, image: &RgbImage) -> anyhow::Result<()> {
         let path = match self {
             Self::File(path) => path.clone(),
-            Self::Folder(folder) => folder.join(format!("{id}.png")),
+            Self::Folder(folder) => folder.join(id),
         };
+        if let (Ok(target), Ok(source)) = (path.canonicalize(), source.canonicalize())
+            && target == source
+        {
+            bail!("--draw would write over the image itself, {}", path.display());
+        }
         let failed = || format!("cannot write {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut file =

@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
             }
             let mut image = preprocess::decode(samples.path(index))?;
             drawing::draw(&mut image, &found.prediction)?;
-            drawings.write(&found.sample, &image)?;
+            drawings.write(&found.sample, samples.path(index), &image)?;
         }
         bar.suspend(|| screen.line(&found, show))?;
         bar.inc(1);
