@@ -92,14 +92,14 @@ pub(super) fn draw(image: &mut RgbImage, prediction: &Prediction) -> anyhow::Res
                 let color = COLORS[object.class % COLORS.len()];
                 let name = object.label.clone().unwrap_or_else(|| object.class.to_string());
                 outline(image, &corners, color);
-                caption(image, &corners, &format!("{name} {:.2}", object.score), color);
+                caption(image, corners[0], &format!("{name} {:.2}", object.score), color);
             }
         }
         Prediction::TextRegions { regions } => {
             for (place, region) in regions.iter().enumerate() {
                 let color = COLORS[place % COLORS.len()];
                 outline(image, &region.corners, color);
-                caption(image, &region.corners, &format!("{:.2}", region.score), color);
+                caption(image, region.corners[0], &format!("{:.2}", region.score), color);
             }
         }
         Prediction::Classes { classes } => {
@@ -108,11 +108,11 @@ pub(super) fn draw(image: &mut RgbImage, prediction: &Prediction) -> anyhow::Res
                 format!("{name} {:.2}", class.score)
             });
             let shown = names.collect::<Vec<_>>().join("  ");
-            caption(image, &[[0.0, 0.0]], &shown, COLORS[0]);
+            caption(image, [0.0, 0.0], &shown, COLORS[0]);
         }
         Prediction::Text(text) => caption(
             image,
-            &[[0.0, 0.0]],
+            [0.0, 0.0],
             &format!("{} {:.2}", text.text, text.confidence),
             COLORS[0],
         ),
@@ -146,8 +146,8 @@ fn outline(image: &mut RgbImage, corners: &[[f32; 2]], color: [u8; 3]) {
     }
 }
 
-/// A text on this colour above the highest of the corners, or below it where there is no room above.
-fn caption(image: &mut RgbImage, corners: &[[f32; 2]], text: &str, color: [u8; 3]) {
+/// A text on this colour above the corner, or below it where there is no room above.
+fn caption(image: &mut RgbImage, corner: [f32; 2], text: &str, color: [u8; 3]) {
     let longest = image.width().max(image.height());
     let (font, scale): (&MonoFont<'_>, u32) = match longest {
         0..400 => (&iso_8859_1::FONT_6X10, 1),
@@ -156,18 +156,9 @@ fn caption(image: &mut RgbImage, corners: &[[f32; 2]], text: &str, color: [u8; 3
     };
     let width = (text.chars().count() as u32 * font.character_size.width * scale) as i32;
     let height = (font.character_size.height * scale) as i32;
-    let least = |axis: usize| {
-        corners
-            .iter()
-            .map(|corner| corner[axis])
-            .fold(f32::INFINITY, f32::min) as i32
-    };
-    let top = if least(1) >= height {
-        least(1) - height
-    } else {
-        least(1)
-    };
-    let left = least(0).min(image.width() as i32 - width).max(0);
+    let (x, y) = (corner[0] as i32, corner[1] as i32);
+    let top = if y >= height { y - height } else { y };
+    let left = x.min(image.width() as i32 - width).max(0);
     let luma = 299 * u32::from(color[0]) + 587 * u32::from(color[1]) + 114 * u32::from(color[2]);
     let ink = if luma > 140_000 {
         Rgb888::BLACK
