@@ -86,11 +86,11 @@ pub enum DetectionFormat {
     EndToEnd,
     /// One output each, by name.
     Separate {
-        /// [1, boxes, 4] or [boxes, 4]: left, top, right, bottom.
+        /// `[1, boxes, 4]` or `[boxes, 4]`: left, top, right, bottom.
         boxes: String,
-        /// [1, boxes] or [boxes].
+        /// `[1, boxes]` or `[boxes]`.
         scores: String,
-        /// [1, boxes] or [boxes]: indices, of any numeric type.
+        /// `[1, boxes]` or `[boxes]`: indices, of any numeric type.
         classes: String,
         /// One number: how many of the boxes count. Absent if all do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
