@@ -6,7 +6,7 @@ use std::path::Path;
 use edgeopt_models::onnx;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::{Dataset, Labels};
-use edgeopt_runtime::pipeline::postprocess::{Prediction, interpret};
+use edgeopt_runtime::pipeline::postprocess::{Outputs, Prediction, interpret};
 use edgeopt_runtime::pipeline::presets;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 
@@ -32,7 +32,12 @@ fn the_shipped_digits_are_recognized_as_often_as_the_zoo_says() {
     for sample in samples.iter() {
         let sample = sample.unwrap();
         let outputs = session.run(&sample.inputs).unwrap();
-        let Prediction::Classes { classes } = interpret(outputs, &postprocessing).unwrap() else {
+        let outputs = Outputs {
+            names: &[],
+            tensors: outputs,
+            geometry: None,
+        };
+        let Prediction::Classes { classes } = interpret(&outputs, &postprocessing).unwrap() else {
             panic!("not classes")
         };
         right += usize::from(labels.get(&sample.id) == Some(classes[0].index.to_string().as_str()));

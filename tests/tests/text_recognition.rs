@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use edgeopt_models::onnx;
 use edgeopt_optimizer::accuracy::TextAccuracy;
 use edgeopt_runtime::backends::cpu::CpuBackend;
-use edgeopt_runtime::pipeline::postprocess::{Prediction, interpret};
+use edgeopt_runtime::pipeline::postprocess::{Outputs, Prediction, interpret};
 use edgeopt_runtime::pipeline::{preprocess, presets};
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 use edgeopt_tests::text_images::{self, Condition};
@@ -28,7 +28,12 @@ fn read_lines(condition: Condition, lines: usize) -> TextAccuracy {
         let line = text_images::line(11, number, &fonts, condition).unwrap();
         let input = preprocess::prepare(&line.image, &preprocessing).unwrap().tensor;
         let outputs = session.run(&[input]).unwrap();
-        let Prediction::Text(read) = interpret(outputs, &postprocessing).unwrap() else {
+        let outputs = Outputs {
+            names: &[],
+            tensors: outputs,
+            geometry: None,
+        };
+        let Prediction::Text(read) = interpret(&outputs, &postprocessing).unwrap() else {
             panic!("not a text")
         };
         if line.text != read.text {

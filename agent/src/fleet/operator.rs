@@ -145,7 +145,10 @@ impl Operator {
             ))));
         }
         let (client, mut connection) = Client::new(options, 64);
-        connection.eventloop.network_options.set_connection_timeout(PATIENCE.as_secs());
+        connection
+            .eventloop
+            .network_options
+            .set_connection_timeout(PATIENCE.as_secs());
         connection.eventloop.network_options.set_tcp_nodelay(true);
         let (happened, events) = mpsc::channel();
         let started = thread::Builder::new().name("operator".into()).spawn(move || {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::survey::DeviceView;
 use super::{BundleFile, Operator, OperatorError, survey};
 use crate::protocol::{
-    BlobRequest, DesiredState, DeviceId, Generation, Phase, ReportedSlot, SlotName, SlotSpec, Topic, TopicName,
+    BlobRequest, DesiredState, DeviceId, Generation, Phase, ReportedSlot, SlotName, SlotSpec, Topic,
+    TopicName,
 };
 
 /// How long the broker's kept messages may pause before all are there.
@@ -236,8 +237,7 @@ fn send(
     payload: &[u8],
     progress: &mut dyn FnMut(&DeviceId, &DeviceProgress),
 ) -> Result<(), OperatorError> {
-    let (Some((own, bundle)), Ok(request)) =
-        (&rollout.blob, serde_json::from_slice::<BlobRequest>(payload))
+    let (Some((own, bundle)), Ok(request)) = (&rollout.blob, serde_json::from_slice::<BlobRequest>(payload))
     else {
         return Ok(());
     };

@@ -2,7 +2,7 @@
 
 use edgeopt_models::bundle::Postprocessing;
 use edgeopt_models::{DataType, Tensor};
-use edgeopt_runtime::pipeline::postprocess::interpret;
+use edgeopt_runtime::pipeline::postprocess::{Outputs, interpret};
 use serde_json::{Value, json};
 
 /// Raw outputs of more elements are described, not shown: a message is no place for a feature map.
@@ -24,16 +24,12 @@ pub struct Answer {
 }
 
 /// Reads outputs as declared; raw ones come with their values.
-pub(super) fn predict(
-    names: &[String],
-    outputs: &[Tensor],
-    declared: &Postprocessing,
-) -> Result<Value, String> {
+pub(super) fn predict(outputs: &Outputs<'_>, declared: &Postprocessing) -> Result<Value, String> {
     if !matches!(declared, Postprocessing::Raw) {
         let prediction = interpret(outputs, declared).map_err(|error| error.to_string())?;
         return serde_json::to_value(prediction).map_err(|error| error.to_string());
     }
-    let outputs = names.iter().zip(outputs).map(|(name, tensor)| {
+    let outputs = outputs.names.iter().zip(outputs.tensors).map(|(name, tensor)| {
         let mut shown = json!({
             "name": name,
             "dtype": tensor.dtype().to_string(),
@@ -61,4 +57,40 @@ pub(super) fn has_non_finite(outputs: &[Tensor]) -> bool {
         })
         .filter_map(|tensor| tensor.to_f32().ok())
         .any(|values| values.iter().any(|value| !value.is_finite()))
+}
+
+#[cfg(test)]
+mod tests {
+    use edgeopt_models::bundle::DetectionFormat;
+    use edgeopt_runtime::pipeline::Geometry;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_told_in_pixels_of_the_image() {
+        let declared = Postprocessing::Detection {
+            format: DetectionFormat::EndToEnd,
+            score_threshold: 0.25,
+            iou_threshold: None,
+            max_detections: 10,
+            labels: vec!["cat".into()],
+        };
+        let rows = [10f32, 20.0, 30.0, 40.0, 0.5, 0.0];
+        let geometry = Geometry {
+            width: 400,
+            height: 200,
+            scale: (0.5, 0.5),
+            pad: (0.0, 10.0),
+        };
+        let outputs = Outputs {
+            names: &["boxes".to_owned()],
+            tensors: &[Tensor::new(&[1, 1, 6], &rows).unwrap()],
+            geometry: Some(&geometry),
+        };
+        let expected = json!({ "kind": "objects", "objects": [{
+            "class": 0, "label": "cat", "score": 0.5,
+            "box": { "left": 20.0, "top": 20.0, "right": 60.0, "bottom": 60.0 },
+        }]});
+        assert_eq!(predict(&outputs, &declared), Ok(expected));
+    }
 }

@@ -3,11 +3,12 @@
 use edgeopt_models::Tensor;
 
 /// The samples' inputs joined along the first axis; `None` if their types or other lengths differ.
-pub(super) fn stack(samples: &[Vec<Tensor>]) -> Option<Vec<Tensor>> {
-    let first = samples.first()?;
+pub(super) fn stack<S: AsRef<[Tensor]>>(samples: &[S]) -> Option<Vec<Tensor>> {
+    let first = samples.first()?.as_ref();
     (0..first.len())
         .map(|input| {
-            let parts: Option<Vec<&Tensor>> = samples.iter().map(|sample| sample.get(input)).collect();
+            let parts: Option<Vec<&Tensor>> =
+                samples.iter().map(|sample| sample.as_ref().get(input)).collect();
             let parts = parts?;
             let (head, rest) = (parts.first()?, first.get(input)?.dims().get(1..)?);
             let same = |part: &&Tensor| part.dtype() == head.dtype() && part.dims().get(1..) == Some(rest);

@@ -13,7 +13,7 @@ mod turns;
 
 pub use answer::Answer;
 pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
-pub use model::{LoadError, LoadedModel};
+pub use model::{Input, LoadError, LoadedModel};
 pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
 pub use stage::SlotStage;
 pub use turns::{Turn, Turns};

@@ -8,7 +8,7 @@ use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Preci
 use edgeopt_models::{Bytes, Tensor};
 use edgeopt_runtime::dataset::decode_arrays;
 use edgeopt_runtime::memory::{Budget, BudgetError};
-use edgeopt_runtime::pipeline::preprocess;
+use edgeopt_runtime::pipeline::{Geometry, preprocess};
 use edgeopt_runtime::{
     Backend, CompileOptions, Engine, ModelSource, RuntimeError, TensorSpec, compile_declared,
 };
@@ -52,6 +52,15 @@ impl From<RuntimeError> for LoadError {
             error => Self::Runtime(error),
         }
     }
+}
+
+/// What one request brings.
+#[derive(Clone, Debug)]
+pub struct Input {
+    /// In the order of the model's inputs.
+    pub tensors: Vec<Tensor>,
+    /// How an image became the input; none for arrays.
+    pub geometry: Option<Geometry>,
 }
 
 /// A model with its engine.
@@ -99,9 +108,14 @@ impl LoadedModel {
     ///
     /// # Errors
     /// When the bytes are neither, or do not fit; `name` is for messages.
-    pub fn read_input(&self, name: &str, bytes: &[u8]) -> Result<Vec<Tensor>, String> {
+    pub fn read_input(&self, name: &str, bytes: &[u8]) -> Result<Input, String> {
         if bytes.starts_with(b"PK") || bytes.starts_with(b"\x93NUMPY") {
-            return decode_arrays(name, bytes, self.engine.inputs()).map_err(|error| error.to_string());
+            let tensors =
+                decode_arrays(name, bytes, self.engine.inputs()).map_err(|error| error.to_string())?;
+            return Ok(Input {
+                tensors,
+                geometry: None,
+            });
         }
         let Some(preprocessing) = &self.manifest.preprocessing else {
             return Err(format!(
@@ -112,7 +126,10 @@ impl LoadedModel {
         let image = preprocess::decode_bytes(bytes).map_err(|error| format!("{name}: {error}"))?;
         let prepared =
             preprocess::prepare(&image, preprocessing).map_err(|error| format!("{name}: {error}"))?;
-        Ok(vec![prepared.tensor])
+        Ok(Input {
+            tensors: vec![prepared.tensor],
+            geometry: Some(prepared.geometry),
+        })
     }
 
     /// How many samples one run may take together: the bundle's range of the first axis, if every input has one.

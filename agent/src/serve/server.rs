@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use edgeopt_models::Tensor;
 use edgeopt_runtime::Session;
+use edgeopt_runtime::pipeline::Geometry;
+use edgeopt_runtime::pipeline::postprocess::Outputs;
 
 use super::answer::{Answer, has_non_finite, predict};
 use super::batch::{split, stack};
@@ -341,7 +343,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
         match held.model.read_input(&job.name, &job.bytes) {
-            Ok(inputs) => readable.push((job, inputs)),
+            Ok(input) => readable.push((job, input)),
             Err(problem) => fail(shared, job, ServeError::Input(problem)),
         }
     }
@@ -356,32 +358,39 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
     };
     let model = &held.model;
     if readable.len() > 1 {
-        let (jobs, inputs): (Vec<Job>, Vec<Vec<Tensor>>) = readable.into_iter().unzip();
-        let together = stack(&inputs).and_then(|stacked| {
+        let tensors: Vec<&[Tensor]> = readable
+            .iter()
+            .map(|(_, input)| input.tensors.as_slice())
+            .collect();
+        let together = stack(&tensors).and_then(|stacked| {
             session
                 .run(&stacked)
                 .ok()
-                .and_then(|outputs| split(outputs, jobs.len()))
+                .and_then(|outputs| split(outputs, readable.len()))
         });
         if let Some(outputs) = together {
-            for (job, outputs) in jobs.into_iter().zip(outputs) {
-                succeed(shared, model, job, &outputs);
+            for ((job, input), outputs) in readable.into_iter().zip(outputs) {
+                succeed(shared, model, job, &outputs, input.geometry.as_ref());
             }
             return;
         }
         // Their lengths differ, or one of them makes the run fail: each for itself.
-        readable = jobs.into_iter().zip(inputs).collect();
     }
-    for (job, inputs) in readable {
-        match session.run(&inputs) {
-            Ok(outputs) => succeed(shared, model, job, outputs),
+    for (job, input) in readable {
+        match session.run(&input.tensors) {
+            Ok(outputs) => succeed(shared, model, job, outputs, input.geometry.as_ref()),
             Err(error) => fail(shared, job, ServeError::Model(error.to_string())),
         }
     }
 }
 
-fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor]) {
-    let prediction = match predict(&model.output_names, outputs, &model.manifest.postprocessing) {
+fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], geometry: Option<&Geometry>) {
+    let named = Outputs {
+        names: &model.output_names,
+        tensors: outputs,
+        geometry,
+    };
+    let prediction = match predict(&named, &model.manifest.postprocessing) {
         Ok(prediction) => prediction,
         Err(problem) => return fail(shared, job, ServeError::Model(problem)),
     };

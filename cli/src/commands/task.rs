@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use edgeopt_models::Model;
-use edgeopt_models::bundle::{Postprocessing, Preprocessing};
+use edgeopt_models::bundle::{OutputShape, Postprocessing, Preprocessing};
+use edgeopt_models::{Dim, Model, ValueType};
 use edgeopt_runtime::pipeline::presets;
 use serde::Deserialize;
 
@@ -36,16 +36,40 @@ impl Task {
     }
 }
 
-/// Reads the task called `text`: a preset, or a JSON file.
+/// Reads the task called `text`, a preset or a JSON file, and holds it against the model's outputs.
 pub(crate) fn read_task(text: &str, model: &Model) -> anyhow::Result<Task> {
     let path = Path::new(text);
-    if presets::NAMES.contains(&text) || path.extension().is_none() {
+    let task = if presets::NAMES.contains(&text) || path.extension().is_none() {
         let (preprocessing, postprocessing) = presets::from_model(text, model)?;
-        return Ok(Task {
+        Task {
             preprocessing: Some(preprocessing),
             postprocessing,
-        });
+        }
+    } else {
+        read_file(path)?
+    };
+    if let Some(outputs) = shapes(model) {
+        let checked = task.postprocessing.check(&outputs);
+        checked.with_context(|| format!("task {text:?} does not suit this model"))?;
     }
+    Ok(task)
+}
+
+/// The outputs' shapes, if the model states how many dimensions each has.
+fn shapes(model: &Model) -> Option<Vec<OutputShape<'_>>> {
+    let outputs = model.graph.outputs.iter().map(|output| match &output.ty {
+        ValueType::Tensor {
+            shape: Some(shape), ..
+        } => Some(OutputShape {
+            name: output.name.as_ref(),
+            dims: shape.iter().map(Dim::known).collect(),
+        }),
+        _ => None,
+    });
+    outputs.collect()
+}
+
+fn read_file(path: &Path) -> anyhow::Result<Task> {
     let json = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&json).with_context(|| format!("{} is not a task", path.display()))
 }

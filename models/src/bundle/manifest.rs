@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BundleError;
 use super::member::{MANIFEST, MODEL, SIGNATURE, check_path};
+use super::postprocessing::{OutputShape, Postprocessing};
 use crate::{Bytes, DataType};
 
 /// The format this version writes.
@@ -62,8 +63,8 @@ impl Manifest {
         }
     }
 
-    /// Checks what the types alone do not: format, names, member paths and digests, that there is a model, and declared
-    /// ranges.
+    /// Checks what the types alone do not: format, names, member paths and digests, that there is a model, declared
+    /// ranges, and that the outputs have the shapes the postprocessing reads.
     ///
     /// # Errors
     /// Naming the field that is wrong.
@@ -106,7 +107,14 @@ impl Manifest {
                 "members: there is no {MODEL}, the model itself"
             )));
         }
-        self.inputs.iter().chain(&self.outputs).try_for_each(check_ranges)
+        self.inputs
+            .iter()
+            .chain(&self.outputs)
+            .try_for_each(check_ranges)?;
+        let outputs: Vec<OutputShape<'_>> = self.outputs.iter().map(OutputShape::from).collect();
+        self.postprocessing
+            .check(&outputs)
+            .map_err(|error| BundleError::Manifest(format!("postprocessing: {error}")))
     }
 }
 
@@ -265,40 +273,6 @@ pub enum Resize {
         /// Pixels.
         multiple: usize,
     },
-}
-
-/// How the outputs become a result.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "task", deny_unknown_fields)]
-pub enum Postprocessing {
-    /// The tensors as they are.
-    #[default]
-    Raw,
-    /// Scores per class; the result is the `top_k` best.
-    Classification {
-        /// Apply softmax first (the model's output is logits).
-        softmax: bool,
-        /// How many classes to report.
-        top_k: usize,
-        /// Names of the classes in the output's order.
-        labels: Vec<String>,
-    },
-    /// Text recognition: [batch, time, classes], class 0 is CTC's blank, class i is `alphabet[i - 1]`.
-    Ctc {
-        /// The characters.
-        alphabet: Vec<String>,
-    },
-    /// Text detection: a probability map [batch, 1, height, width] (DB).
-    TextDetection {
-        /// Pixels above this are text.
-        threshold: f32,
-        /// Boxes whose mean probability is below this are dropped.
-        box_threshold: f32,
-        /// How far boxes grow: offset = area × ratio ÷ perimeter.
-        unclip_ratio: f32,
-    },
-    /// A vector to compare by cosine.
-    Embedding,
 }
 
 /// Memory the model takes at one batch size.

@@ -10,6 +10,7 @@ mod error;
 mod manifest;
 mod member;
 mod pack;
+mod postprocessing;
 mod read;
 mod sign;
 
@@ -17,5 +18,6 @@ pub use error::{BundleError, SignatureError};
 pub use manifest::*;
 pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};
 pub use pack::{Member, digest_of, pack, sign_file, write_file};
+pub use postprocessing::{DetectionFormat, OutputShape, Postprocessing, PostprocessingError};
 pub use read::{Limits, extract, read_manifest, read_member, verify};
 pub use sign::{PublicKey, SecretKey, Trust, Trusted, generate_keys};

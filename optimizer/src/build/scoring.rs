@@ -1,6 +1,6 @@
 use edgeopt_models::Tensor;
 use edgeopt_models::bundle::Postprocessing;
-use edgeopt_runtime::pipeline::postprocess::{Prediction, interpret};
+use edgeopt_runtime::pipeline::postprocess::{Outputs, Prediction, interpret};
 use serde::{Deserialize, Serialize};
 
 use crate::accuracy::{TextAccuracy, TopK};
@@ -57,7 +57,12 @@ impl<'a> Scorer<'a> {
                 self.top.add(&scores, class.unwrap_or(usize::MAX));
             }
             Postprocessing::Ctc { .. } => {
-                let text = match interpret(outputs, self.postprocessing) {
+                let outputs = Outputs {
+                    names: &[],
+                    tensors: outputs,
+                    geometry: None,
+                };
+                let text = match interpret(&outputs, self.postprocessing) {
                     Ok(Prediction::Text(text)) => text.text,
                     _ => String::new(),
                 };

@@ -16,7 +16,7 @@ pub use error::DatasetError;
 pub use labels::Labels;
 
 use crate::TensorSpec;
-use crate::pipeline::preprocess;
+use crate::pipeline::{Geometry, preprocess};
 
 /// Samples for one model.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Sample {
     pub id: String,
     /// Tensors in the order of the model's inputs, with a batch of one.
     pub inputs: Vec<Tensor>,
+    /// How an image became the input; none for arrays.
+    pub geometry: Option<Geometry>,
 }
 
 impl Dataset {
@@ -146,8 +148,13 @@ impl Dataset {
     /// When its file is broken or does not fit the model; the error names it.
     pub fn sample(&self, index: usize) -> Result<Sample, DatasetError> {
         let place = self.places[index];
+        let mut geometry = None;
         let inputs = match &self.source {
-            Source::Files(files) => self.read_file(&files[place])?,
+            Source::Files(files) => {
+                let (inputs, of_image) = self.read_file(&files[place])?;
+                geometry = of_image;
+                inputs
+            }
             Source::StackedNpy(path) => vec![array::read_row(path, single(&self.inputs, path)?, place)?],
             Source::StackedNpz { path, arrays } => arrays
                 .iter()
@@ -158,6 +165,7 @@ impl Dataset {
         Ok(Sample {
             id: self.id(index),
             inputs,
+            geometry,
         })
     }
 
@@ -166,32 +174,34 @@ impl Dataset {
         (0..self.len()).map(|index| self.sample(index))
     }
 
-    fn read_file(&self, path: &Path) -> Result<Vec<Tensor>, DatasetError> {
+    fn read_file(&self, path: &Path) -> Result<(Vec<Tensor>, Option<Geometry>), DatasetError> {
         match extension(path).as_deref() {
             Some("npy") => {
                 let spec = single(&self.inputs, path)?;
                 let file = File::open(path).map_err(|source| DatasetError::io(path, source))?;
-                Ok(vec![array::with_batch(path, spec, array::read_npy(path, file)?)?])
+                let array = array::with_batch(path, spec, array::read_npy(path, file)?)?;
+                Ok((vec![array], None))
             }
-            Some("npz") => array::read_npz(path, &self.inputs)?
-                .into_iter()
-                .zip(&self.inputs)
-                .map(|(array, spec)| array::with_batch(path, spec, array))
-                .collect(),
+            Some("npz") => {
+                let arrays = array::read_npz(path, &self.inputs)?.into_iter();
+                let arrays = arrays
+                    .zip(&self.inputs)
+                    .map(|(array, spec)| array::with_batch(path, spec, array));
+                Ok((arrays.collect::<Result<_, _>>()?, None))
+            }
             _ => {
                 let spec = single(&self.inputs, path)?;
                 let preprocessing = self
                     .preprocessing
                     .as_ref()
                     .ok_or_else(|| DatasetError::NoPreprocessing { path: path.into() })?;
-                let tensor = preprocess::read_image(path, preprocessing)
-                    .map_err(|source| DatasetError::Image {
+                let prepared =
+                    preprocess::read_image(path, preprocessing).map_err(|source| DatasetError::Image {
                         path: path.into(),
                         source,
-                    })?
-                    .tensor;
-                array::check(path, spec, &tensor)?;
-                Ok(vec![tensor])
+                    })?;
+                array::check(path, spec, &prepared.tensor)?;
+                Ok((vec![prepared.tensor], Some(prepared.geometry)))
             }
         }
     }

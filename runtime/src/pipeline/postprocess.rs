@@ -1,10 +1,15 @@
 //! Output tensors into results, as a manifest's [`Postprocessing`] declares.
 
-use edgeopt_models::bundle::Postprocessing;
+use std::borrow::Cow;
+
+use edgeopt_models::bundle::{OutputShape, Postprocessing, PostprocessingError};
 use edgeopt_models::{Tensor, TensorError};
 use serde::Serialize;
 
 use super::ctc::{self, Text};
+use super::detection::{self, Object};
+use super::geometry::Geometry;
+use super::text_detection::{self, TextRegion};
 
 /// What a model found in one sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -15,8 +20,18 @@ pub enum Prediction {
         /// Label and score.
         classes: Vec<Class>,
     },
+    /// Objects, best first.
+    Objects {
+        /// Class, score and box.
+        objects: Vec<Object>,
+    },
     /// A text.
     Text(Text),
+    /// Where text stands, in the order of reading.
+    TextRegions {
+        /// Corners and score.
+        regions: Vec<TextRegion>,
+    },
     /// A vector of length 1, for comparison by cosine.
     Embedding {
         /// Its numbers.
@@ -41,68 +56,157 @@ pub struct Class {
     pub score: f32,
 }
 
+/// What an engine gave for one sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a> {
+    /// The outputs' names, in the order of the tensors.
+    pub names: &'a [String],
+    /// A batch of one each.
+    pub tensors: &'a [Tensor],
+    /// How the image became the input, if there was one. Places found are given in its pixels, otherwise in the
+    /// input's.
+    pub geometry: Option<&'a Geometry>,
+}
+
+impl<'a> Outputs<'a> {
+    pub(super) fn first(&self) -> Result<(&'a str, &'a Tensor), PostprocessError> {
+        let tensor = self.tensors.first().ok_or(PostprocessError::Nothing)?;
+        Ok((self.names.first().map_or("", String::as_str), tensor))
+    }
+
+    pub(super) fn named(&self, name: &str) -> Result<&'a Tensor, PostprocessError> {
+        let mut named = self.names.iter().zip(self.tensors);
+        let found = named.find(|(other, _)| *other == name);
+        Ok(found.ok_or(PostprocessError::Nothing)?.1)
+    }
+
+    fn shapes(&self) -> Vec<OutputShape<'a>> {
+        let shape = |(place, tensor): (usize, &'a Tensor)| OutputShape {
+            name: self.names.get(place).map_or("", String::as_str),
+            dims: tensor.dims().iter().copied().map(Some).collect(),
+        };
+        self.tensors.iter().enumerate().map(shape).collect()
+    }
+}
+
 /// Why outputs cannot be read as declared.
 #[derive(Debug, thiserror::Error)]
 pub enum PostprocessError {
-    /// The first output has another shape than the task needs.
-    #[error("{task} needs an output of shape {expected}, the model gives {actual:?}")]
-    Shape {
-        /// The declared task.
-        task: &'static str,
-        /// What it needs.
-        expected: &'static str,
-        /// What is there.
-        actual: Vec<usize>,
+    /// An output is missing or has another shape than the task needs.
+    #[error(transparent)]
+    Declared(#[from] PostprocessingError),
+    /// The run gave no output.
+    #[error("the model gives no output")]
+    Nothing,
+    /// An output is not numeric.
+    #[error("an output cannot be read as numbers: {0}")]
+    Type(#[from] TensorError),
+    /// A detector computed what is no number; an empty result would hide that.
+    #[error(
+        "output {output:?} holds NaN or infinity: the model does not work at this precision, or on this input"
+    )]
+    NotFinite {
+        /// Name of the output.
+        output: String,
     },
-    /// The first output is not numeric, or there is none.
-    #[error("the model's first output cannot be read as numbers: {0}")]
-    Type(String),
+    /// What should be a class or a count is not.
+    #[error("output {output:?} holds {value} where a class or a count belongs")]
+    Index {
+        /// Name of the output.
+        output: String,
+        /// What is there.
+        value: f32,
+    },
+    /// Outputs that belong together have different lengths.
+    #[error("{boxes} boxes, {scores} scores, {classes} classes: the outputs do not belong together")]
+    Counts {
+        /// Name of the boxes with their count.
+        boxes: String,
+        /// Name of the scores with their count.
+        scores: String,
+        /// Name of the classes with their count.
+        classes: String,
+    },
 }
 
-impl From<TensorError> for PostprocessError {
-    fn from(error: TensorError) -> Self {
-        Self::Type(error.to_string())
+/// The numbers of an output, none of which is NaN or infinite.
+pub(super) fn finite<'a>(name: &str, tensor: &'a Tensor) -> Result<Cow<'a, [f32]>, PostprocessError> {
+    let values = tensor.to_f32()?;
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(values);
     }
+    Err(PostprocessError::NotFinite {
+        output: name.to_owned(),
+    })
 }
 
 /// Reads the outputs of a batch of one.
 ///
 /// # Errors
-/// When they are not what the declaration says.
-pub fn interpret(outputs: &[Tensor], declared: &Postprocessing) -> Result<Prediction, PostprocessError> {
-    let first = || {
-        outputs
-            .first()
-            .ok_or_else(|| PostprocessError::Type("there is none".into()))
-    };
+/// When they are not what the declaration says, or a detector's hold NaN or infinity.
+pub fn interpret(outputs: &Outputs<'_>, declared: &Postprocessing) -> Result<Prediction, PostprocessError> {
+    declared.check(&outputs.shapes())?;
     match declared {
-        Postprocessing::Raw | Postprocessing::TextDetection { .. } => Ok(Prediction::Raw {
-            shapes: outputs.iter().map(|output| output.dims().to_vec()).collect(),
+        Postprocessing::Raw => Ok(Prediction::Raw {
+            shapes: outputs
+                .tensors
+                .iter()
+                .map(|output| output.dims().to_vec())
+                .collect(),
         }),
         Postprocessing::Classification {
             softmax,
             top_k,
             labels,
         } => Ok(Prediction::Classes {
-            classes: classify(&first()?.to_f32()?, *softmax, *top_k, labels),
+            classes: classify(&outputs.first()?.1.to_f32()?, *softmax, *top_k, labels),
         }),
-        Postprocessing::Ctc { alphabet } => {
-            let output = first()?;
-            let [1, _, classes] = output.dims() else {
-                return Err(PostprocessError::Shape {
-                    task: "text recognition",
-                    expected: "[1, steps, classes]",
-                    actual: output.dims().to_vec(),
-                });
+        Postprocessing::Detection {
+            format,
+            score_threshold,
+            iou_threshold,
+            max_detections,
+            labels,
+        } => {
+            let limits = detection::Limits {
+                score: *score_threshold,
+                iou: *iou_threshold,
+                count: *max_detections,
+                labels,
             };
-            Ok(Prediction::Text(ctc::greedy(
-                &output.to_f32()?,
-                *classes,
-                alphabet,
-            )))
+            Ok(Prediction::Objects {
+                objects: detection::detect(outputs, format, &limits)?,
+            })
+        }
+        Postprocessing::Ctc { alphabet } => {
+            let (_, output) = outputs.first()?;
+            let classes = output.dims().last().copied().unwrap_or(0);
+            let text = ctc::greedy(&output.to_f32()?, classes, alphabet);
+            Ok(Prediction::Text(text))
+        }
+        Postprocessing::TextDetection {
+            threshold,
+            box_threshold,
+            unclip_ratio,
+            min_size,
+            max_regions,
+        } => {
+            let (name, output) = outputs.first()?;
+            let limits = text_detection::Limits {
+                threshold: *threshold,
+                box_threshold: *box_threshold,
+                unclip_ratio: *unclip_ratio,
+                min_size: *min_size,
+                count: *max_regions,
+            };
+            let width = output.dims().last().copied().unwrap_or(0);
+            let map = finite(name, output)?;
+            Ok(Prediction::TextRegions {
+                regions: text_detection::detect(&map, width, &limits, outputs.geometry),
+            })
         }
         Postprocessing::Embedding => {
-            let values = first()?.to_f32()?;
+            let values = outputs.first()?.1.to_f32()?;
             let norm = values
                 .iter()
                 .map(|x| x * x)
@@ -137,6 +241,15 @@ fn classify(values: &[f32], softmax: bool, top_k: usize, labels: &[String]) -> V
 mod tests {
     use super::*;
 
+    fn read(output: Tensor, declared: &Postprocessing) -> Result<Prediction, PostprocessError> {
+        let outputs = Outputs {
+            names: &["scores".to_owned()],
+            tensors: &[output],
+            geometry: None,
+        };
+        interpret(&outputs, declared)
+    }
+
     #[test]
     fn classes_come_best_first_with_probabilities_that_sum_to_one() {
         let declared = Postprocessing::Classification {
@@ -145,7 +258,7 @@ mod tests {
             labels: vec!["a".into(), "b".into()],
         };
         let output = Tensor::new(&[1, 3], &[1000f32, 1002.0, 1001.0]).unwrap();
-        let Prediction::Classes { classes } = interpret(&[output], &declared).unwrap() else {
+        let Prediction::Classes { classes } = read(output, &declared).unwrap() else {
             panic!()
         };
         assert_eq!(
@@ -162,10 +275,15 @@ mod tests {
     #[test]
     fn outputs_of_another_shape_are_refused() {
         let declared = Postprocessing::Ctc { alphabet: vec![] };
-        let error = interpret(&[Tensor::vector(&[1f32])], &declared)
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("[1, steps, classes]"), "{error}");
-        assert!(interpret(&[], &declared).is_err());
+        let error = read(Tensor::vector(&[1f32]), &declared).unwrap_err().to_string();
+        for part in ["\"scores\"", "[1]", "[1, steps, classes]"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let nothing = Outputs {
+            names: &[],
+            tensors: &[],
+            geometry: None,
+        };
+        assert!(interpret(&nothing, &declared).is_err());
     }
 }

@@ -9,6 +9,8 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
 use image::{DynamicImage, ImageDecoder, ImageReader, RgbImage};
 
+use super::geometry::Geometry;
+
 /// Longest accepted side of an image, in pixels, and the memory its decoder may take.
 const MAX_SIDE: u32 = 16_384;
 const MAX_DECODED: u64 = 1 << 30;
@@ -34,19 +36,6 @@ pub struct Prepared {
     pub tensor: Tensor,
     /// Where it came from.
     pub geometry: Geometry,
-}
-
-/// How tensor coordinates map back to the image: image = (tensor − pad) ÷ scale, per axis.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Geometry {
-    /// Width of the original image in pixels.
-    pub width: u32,
-    /// Height of the original image in pixels.
-    pub height: u32,
-    /// Tensor pixels per image pixel, horizontally and vertically.
-    pub scale: (f32, f32),
-    /// Tensor pixels left and above of the image; negative where it was cropped.
-    pub pad: (f32, f32),
 }
 
 /// Reads an image file, honouring its orientation, and prepares it.

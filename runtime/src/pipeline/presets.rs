@@ -1,13 +1,25 @@
 //! Pre- and postprocessing of well-known model families by name, as their authors trained and published them.
 
-use edgeopt_models::bundle::{Color, Layout, Postprocessing, Preprocessing, Resize};
+use edgeopt_models::bundle::{Color, DetectionFormat, Layout, Postprocessing, Preprocessing, Resize};
 use edgeopt_models::{Dim, Model, ValueType};
 
+use super::class_names;
+
 /// Every preset's name.
-pub const NAMES: [&str; 5] = ["mnist", "imagenet", "yolo", "ppocr-rec", "ppocr-det"];
+pub const NAMES: [&str; 7] = [
+    "mnist",
+    "imagenet",
+    "yolov5",
+    "yolov8",
+    "yolov10",
+    "ppocr-rec",
+    "ppocr-det",
+];
 
 /// Key of the model's metadata under which PP-OCR recognizers carry their characters, one a line.
 const CHARACTERS: &str = "character";
+/// Key under which YOLO's exporters write the names of the classes.
+const NAMES_OF_CLASSES: &str = "names";
 
 /// Why a preset cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -24,6 +36,15 @@ pub enum PresetError {
          model has no such key. Declare the alphabet in the manifest instead"
     )]
     NoAlphabet,
+    /// The detector's names of classes cannot be read.
+    #[error(
+        "the model's metadata has names of classes, key {NAMES_OF_CLASSES:?}, that are neither {{0: 'person', …}} nor \
+         ['person', …]: {text:?}. Declare the labels in a JSON file instead"
+    )]
+    ClassNames {
+        /// What is there, cut after 100 characters.
+        text: String,
+    },
     /// The recognizer's characters do not belong to its output.
     #[error(
         "the model's metadata lists {characters} characters, its output has {classes} classes; blank, characters and \
@@ -37,8 +58,8 @@ pub enum PresetError {
     },
 }
 
-/// The preset of this name, or `None` if there is none. `ppocr-rec` comes without characters: they differ from model
-/// to model, so [`from_model`] reads them.
+/// The preset of this name, or `None` if there is none. `ppocr-rec` comes without characters, detectors without labels
+/// and for 640 × 640 pixels: these differ from model to model, so [`from_model`] reads them.
 pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
     let classification = |softmax, top_k| Postprocessing::Classification {
         softmax,
@@ -53,6 +74,23 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
         mean: mean.to_vec(),
         std: std.to_vec(),
         layout: Layout::Nchw,
+    };
+    let detector = |format, iou_threshold| {
+        let resize = Resize::Letterbox {
+            width: 640,
+            height: 640,
+            fill: 114,
+        };
+        (
+            image(Color::Rgb, resize, &[0.0; 3], &[1.0; 3]),
+            Postprocessing::Detection {
+                format,
+                score_threshold: 0.25,
+                iou_threshold,
+                max_detections: 300,
+                labels: vec![],
+            },
+        )
     };
     // Statistics of ImageNet's training images, in the order red, green, blue.
     let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -82,19 +120,10 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
             ),
             classification(true, 5),
         ),
-        "yolo" => (
-            image(
-                Color::Rgb,
-                Resize::Letterbox {
-                    width: 640,
-                    height: 640,
-                    fill: 114,
-                },
-                &[0.0; 3],
-                &[1.0; 3],
-            ),
-            Postprocessing::Raw,
-        ),
+        // Thresholds as their authors' programs have them by default.
+        "yolov5" => detector(DetectionFormat::YoloV5, Some(0.45)),
+        "yolov8" => detector(DetectionFormat::YoloV8, Some(0.7)),
+        "yolov10" => detector(DetectionFormat::EndToEnd, None),
         "ppocr-rec" => (
             image(
                 Color::Bgr,
@@ -108,7 +137,7 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
             Postprocessing::Ctc { alphabet: vec![] },
         ),
         "ppocr-det" => (
-            // Trained on BGR with the statistics in the order they have for RGB: not a slip here.
+            // Thresholds as PaddleOCR documents them. Trained on BGR with the statistics in the order they have for RGB: not a slip here.
             image(
                 Color::Bgr,
                 Resize::LimitLongSide {
@@ -122,6 +151,8 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
                 threshold: 0.3,
                 box_threshold: 0.6,
                 unclip_ratio: 1.5,
+                min_size: 3.0,
+                max_regions: 1000,
             },
         ),
         _ => return None,
@@ -133,11 +164,20 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
 /// # Errors
 /// When there is no such preset, or the model lacks what it needs.
 pub fn from_model(name: &str, model: &Model) -> Result<(Preprocessing, Postprocessing), PresetError> {
-    let (preprocessing, mut postprocessing) = preset(name).ok_or_else(|| PresetError::Unknown {
+    let (mut preprocessing, mut postprocessing) = preset(name).ok_or_else(|| PresetError::Unknown {
         name: name.to_owned(),
     })?;
-    if let Postprocessing::Ctc { alphabet } = &mut postprocessing {
-        *alphabet = characters(model)?;
+    match &mut postprocessing {
+        Postprocessing::Ctc { alphabet } => *alphabet = characters(model)?,
+        Postprocessing::Detection { labels, .. } => {
+            *labels = class_names(model)?;
+            if let (Resize::Letterbox { width, height, .. }, Some(size)) =
+                (&mut preprocessing.resize, image_size(model))
+            {
+                (*width, *height) = size;
+            }
+        }
+        _ => {}
     }
     Ok((preprocessing, postprocessing))
 }
@@ -156,6 +196,28 @@ fn characters(model: &Model) -> Result<Vec<String>, PresetError> {
     }
     alphabet.push(" ".to_owned());
     Ok(alphabet)
+}
+
+/// The detector's classes, if its metadata names them.
+fn class_names(model: &Model) -> Result<Vec<String>, PresetError> {
+    let Some(text) = model.metadata.get(NAMES_OF_CLASSES) else {
+        return Ok(Vec::new());
+    };
+    class_names::parse(text).ok_or_else(|| PresetError::ClassNames {
+        text: text.chars().take(100).collect(),
+    })
+}
+
+/// Width and height of the first input, [batch, channels, height, width], where the model states them.
+fn image_size(model: &Model) -> Option<(usize, usize)> {
+    let input = model.graph.required_inputs().next()?;
+    let ValueType::Tensor { shape, .. } = &input.ty else {
+        return None;
+    };
+    match shape.as_ref()?.0.as_slice() {
+        [_, _, height, width] => Some((width.known()?, height.known()?)),
+        _ => None,
+    }
 }
 
 /// Length of the first output's last axis, where the model states it.
@@ -212,6 +274,8 @@ mod tests {
                 [1, 1, 28, 28],
                 [1, 3, 224, 224],
                 [1, 3, 640, 640],
+                [1, 3, 640, 640],
+                [1, 3, 640, 640],
                 [1, 3, 48, 320],
                 [1, 3, 32, 64]
             ]
@@ -240,7 +304,7 @@ mod tests {
             );
         }
         // The letterbox fills nothing of a square.
-        assert!((first("yolo") - 1.0).abs() < 1e-3);
+        assert!((first("yolov8") - 1.0).abs() < 1e-3);
     }
 
     #[test]
@@ -259,6 +323,38 @@ mod tests {
                 classes: 5
             })
         );
+    }
+
+    #[test]
+    fn a_detectors_labels_and_size_come_from_the_model() {
+        let mut model = recognizer(None, 5);
+        let shape = Shape(vec![
+            Dim::Known(1),
+            Dim::Known(3),
+            Dim::Known(320),
+            Dim::Known(416),
+        ]);
+        model
+            .graph
+            .inputs
+            .push(ValueInfo::tensor("images", DataType::Float32, shape));
+        let read = |model: &Model| -> Result<(usize, usize, String), PresetError> {
+            match from_model("yolov8", model)? {
+                (
+                    Preprocessing {
+                        resize: Resize::Letterbox { width, height, .. },
+                        ..
+                    },
+                    Postprocessing::Detection { labels, .. },
+                ) => Ok((width, height, labels.concat())),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(read(&model), Ok((416, 320, String::new())));
+        model.metadata.insert("names".into(), "{0: 'a', 1: 'b'}".into());
+        assert_eq!(read(&model), Ok((416, 320, "ab".into())));
+        model.metadata.insert("names".into(), "a, b".into());
+        assert!(read(&model).unwrap_err().to_string().contains("\"a, b\""));
     }
 
     #[test]

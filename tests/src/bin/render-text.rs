@@ -1,11 +1,12 @@
-//! Writes images of lines of text and `labels.tsv`, which says what stands in each.
+//! Writes images of lines of text and `labels.tsv`, which says what stands in each; or of pages, and `places.tsv`,
+//! which says what stands where.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Parser;
-use edgeopt_tests::text_images::{self, Condition};
+use edgeopt_tests::text_images::{self, Condition, Typeface};
 
 /// Renders lines of text as PNG images with known contents.
 #[derive(Parser)]
@@ -13,7 +14,7 @@ struct Arguments {
     /// Folder to write to; it is created
     #[arg(long)]
     out: PathBuf,
-    /// Number of lines
+    /// Number of images
     #[arg(long, default_value_t = 200)]
     count: usize,
     /// The same seed and fonts give the same lines
@@ -25,6 +26,9 @@ struct Arguments {
     /// Black on white, upright, without blur and noise
     #[arg(long)]
     clean: bool,
+    /// Pages of several lines instead, turned by up to 5°
+    #[arg(long)]
+    pages: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -37,6 +41,9 @@ fn main() -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot create {}", arguments.out.display()))?;
+    if arguments.pages {
+        return write_pages(&arguments, &fonts, condition);
+    }
     let mut labels = String::new();
     for number in 0..arguments.count {
         let line = text_images::line(arguments.seed, number, &fonts, condition)?;
@@ -51,5 +58,26 @@ fn main() -> anyhow::Result<()> {
     let path = arguments.out.join("labels.tsv");
     std::fs::write(&path, labels).with_context(|| format!("cannot write {}", path.display()))?;
     println!("{} lines in {} fonts", arguments.count, fonts.len());
+    Ok(())
+}
+
+fn write_pages(arguments: &Arguments, fonts: &[Typeface], condition: Condition) -> anyhow::Result<()> {
+    let mut places = String::new();
+    for number in 0..arguments.count {
+        let tilt = ((number % 11) as f32 - 5.0).to_radians();
+        let page = text_images::page(arguments.seed, number, fonts, condition, tilt);
+        let name = format!("{number:05}.png");
+        let path = arguments.out.join(&name);
+        page.image
+            .save(&path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        for line in &page.lines {
+            let corners = line.place.0.map(|[x, y]| format!("{x:.1},{y:.1}"));
+            writeln!(places, "{name}\t{}\t{}", corners.join(" "), line.text)?;
+        }
+    }
+    let path = arguments.out.join("places.tsv");
+    std::fs::write(&path, places).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("{} pages in {} fonts", arguments.count, fonts.len());
     Ok(())
 }

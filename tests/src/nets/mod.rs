@@ -1,13 +1,16 @@
 //! Well-known networks with seeded random weights, for benchmarks and for tests of shapes, memory and speed: the
-//! layers and sizes are the published ones, the numbers mean nothing.
+//! layers and sizes are the published ones, the numbers mean nothing. And a detector whose results are known.
 
 pub(crate) mod builder;
 mod minilm;
 mod mobilenet_v2;
 mod resnet50;
+mod square_finder;
 mod yolov8n;
 
 use edgeopt_models::Model;
+
+pub use square_finder::{SquareFinder, square_finder};
 
 /// Makes one network.
 pub type Make = fn() -> Model;

@@ -1,9 +1,9 @@
-use edgeopt_models::{Model, ValueName};
+use edgeopt_models::{Model, Tensor, ValueName};
 
 use super::builder::{Builder, Conv, batched};
 
 /// YOLOv8n at 640×640 with its detection head (boxes decoded by DFL, class scores by sigmoid), BatchNormalization
-/// not folded: 84 rows (4 distances, 80 classes) for 8400 cells.
+/// not folded: 84 rows (centre x and y, width, height, 80 classes) for 8400 cells.
 pub(super) fn build() -> Model {
     let mut b = Builder::new("yolov8n", 8);
     let x = b.image_input(3, 640);
@@ -50,12 +50,44 @@ pub(super) fn build() -> Model {
     let bins = b.op("Reshape", &[&parts[0], &shape], &[]);
     let bins = b.op("Transpose", &[&bins], &[("perm", [0, 2, 1, 3].into())]);
     let bins = b.op("Softmax", &[&bins], &[("axis", 1i64.into())]);
-    let distances = b.conv(&bins, Conv::new(16, 1, 1));
+    // The expected distance: bins weighted by their places.
+    let places: Vec<f32> = (0..16).map(|place| place as f32).collect();
+    let places = b.constant(
+        "places",
+        Tensor::new(&[1, 16, 1, 1], &places).expect("16 numbers"),
+    );
+    let distances = b.op("Conv", &[&bins, &places], &[]);
     let shape = b.ints("shape", &[0, 4, 8400]);
     let distances = b.op("Reshape", &[&distances, &shape], &[]);
+    let boxes = boxes(&mut b, &distances);
     let scores = b.op("Sigmoid", &[&parts[1]], &[]);
-    let output = concat(&mut b, &[&distances, &scores]);
+    let output = concat(&mut b, &[&boxes, &scores]);
     b.finish(&[(&output, "output", batched(&[84, 8400]))])
+}
+
+/// Centre, width and height in pixels from the distances of each side to its cell's centre in cells.
+fn boxes(b: &mut Builder, distances: &ValueName) -> ValueName {
+    let (mut x, mut y, mut strides) = (Vec::new(), Vec::new(), Vec::new());
+    for (side, stride) in [(80, 8f32), (40, 16.0), (20, 32.0)] {
+        for cell in 0..side * side {
+            x.push((cell % side) as f32 + 0.5);
+            y.push((cell / side) as f32 + 0.5);
+            strides.push(stride);
+        }
+    }
+    let centres = [x, y].concat();
+    let centres = b.constant("centres", Tensor::new(&[1, 2, 8400], &centres).expect("two rows"));
+    let strides = b.constant("strides", Tensor::new(&[1, 1, 8400], &strides).expect("a row"));
+    let split = b.ints("split", &[2, 2]);
+    let parts = b.op_many("Split", &[distances, &split], &[("axis", 1i64.into())], 2);
+    let top_left = b.op("Sub", &[&centres, &parts[0]], &[]);
+    let bottom_right = b.op("Add", &[&centres, &parts[1]], &[]);
+    let sum = b.op("Add", &[&top_left, &bottom_right], &[]);
+    let half = b.scalar("half", 0.5);
+    let middle = b.op("Mul", &[&sum, &half], &[]);
+    let size = b.op("Sub", &[&bottom_right, &top_left], &[]);
+    let cells = concat(b, &[&middle, &size]);
+    b.op("Mul", &[&cells, &strides], &[])
 }
 
 /// Convolution, BatchNormalization, SiLU.
@@ -103,7 +135,7 @@ fn sppf(b: &mut Builder, x: &ValueName, channels: usize) -> ValueName {
 }
 
 fn upsample(b: &mut Builder, x: &ValueName) -> ValueName {
-    let scales = b.constant("scales", edgeopt_models::Tensor::vector(&[1f32, 1.0, 2.0, 2.0]));
+    let scales = b.constant("scales", Tensor::vector(&[1f32, 1.0, 2.0, 2.0]));
     let attributes = [
         ("mode", "nearest".into()),
         ("coordinate_transformation_mode", "asymmetric".into()),

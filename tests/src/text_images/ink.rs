@@ -1,6 +1,7 @@
 use ab_glyph::{Font, FontVec, Glyph, PxScale, ScaleFont, point};
 
 /// How much of each pixel is ink, 0..=1, row by row.
+#[derive(Clone)]
 pub(super) struct Ink {
     pub(super) width: usize,
     pub(super) height: usize,
@@ -8,7 +9,7 @@ pub(super) struct Ink {
 }
 
 impl Ink {
-    fn blank(width: usize, height: usize) -> Self {
+    pub(super) fn blank(width: usize, height: usize) -> Self {
         Self {
             width,
             height,
@@ -36,6 +37,31 @@ impl Ink {
         {
             *pixel = (*pixel + amount).min(1.0);
         }
+    }
+
+    /// Adds other ink with its top left corner at this pixel; what lies outside is lost.
+    pub(super) fn lay(&mut self, other: &Self, left: i64, top: i64) {
+        for (row, line) in (top..).zip(other.coverage.chunks_exact(other.width.max(1))) {
+            for (column, amount) in (left..).zip(line) {
+                self.add(column, row, *amount);
+            }
+        }
+    }
+
+    /// Left, top, right and bottom of the pixels that are more ink than not, right and bottom behind the last; `None`
+    /// where there is none.
+    pub(super) fn bounds(&self) -> Option<[usize; 4]> {
+        let inked = self
+            .coverage
+            .iter()
+            .enumerate()
+            .filter(|(_, amount)| **amount > 0.5);
+        inked
+            .map(|(place, _)| (place % self.width, place / self.width))
+            .fold(None, |bounds, (x, y)| {
+                let [left, top, right, bottom] = bounds.unwrap_or([x, y, x, y]);
+                Some([left.min(x), top.min(y), right.max(x + 1), bottom.max(y + 1)])
+            })
     }
 
     /// The line of text in this font, `size` pixels from the highest to the lowest stroke the font has, with `margin`

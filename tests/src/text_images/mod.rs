@@ -3,6 +3,7 @@
 
 mod fonts;
 mod ink;
+mod page;
 mod wear;
 mod wording;
 mod words;
@@ -12,6 +13,7 @@ use image::RgbImage;
 use crate::random::Random;
 
 pub use fonts::{Typeface, find};
+pub use page::{Page, PlacedLine, page};
 
 use ink::Ink;
 pub use wear::Condition;

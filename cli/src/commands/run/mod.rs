@@ -1,3 +1,5 @@
+mod drawing;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,19 +9,22 @@ use edgeopt_models::{Bytes, Tensor};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::{Dataset, write_npz};
 use edgeopt_runtime::memory::Budget;
-use edgeopt_runtime::pipeline::postprocess::{Prediction, interpret};
+use edgeopt_runtime::pipeline::detection::Bounds;
+use edgeopt_runtime::pipeline::postprocess::{Outputs, Prediction, interpret};
+use edgeopt_runtime::pipeline::preprocess;
 use edgeopt_runtime::{CompileOptions, Engine};
 use serde::Serialize;
 
-use super::read_model;
-use super::task::Task;
+use crate::commands::read_model;
+use crate::commands::task::Task;
 use crate::screen::{BOLD, DIM, Screen};
 
 /// Runs a model on images or arrays and prints what it finds.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  edgeopt run digits.edge --input images/\n  \
                         edgeopt run model.onnx --input sample.npz --output results/\n  \
-                        edgeopt run text.edge --input lines/ --memory 64MiB")]
+                        edgeopt run text.edge --input lines/ --memory 64MiB\n  \
+                        edgeopt run detector.edge --input street.jpg --draw found.png")]
 pub(crate) struct Arguments {
     /// An `.edge` or `.onnx` file.
     model: PathBuf,
@@ -35,6 +40,10 @@ pub(crate) struct Arguments {
     /// Also writes the output tensors of each sample as `<sample>.npz` into this folder.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+
+    /// Also draws what was found into each image: a .png or .jpg file for a single image, else a folder.
+    #[arg(short, long, value_name = "FILE|DIR")]
+    draw: Option<PathBuf>,
 
     /// Samples to run, spread evenly over the data.
     #[arg(short, long, value_name = "N")]
@@ -80,6 +89,10 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     if let Some(folder) = &arguments.output {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
+    let drawings = match &arguments.draw {
+        Some(path) => Some(drawing::Target::new(path, samples.len())?),
+        None => None,
+    };
     let mut session = Engine::session(engine)?;
     let bar = screen.bar("running", Some(samples.len() as u64));
     let mut failed = 0;
@@ -98,10 +111,23 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         if let Some(folder) = &arguments.output {
             write_outputs(folder.join(format!("{id}.npz")), &names, outputs)?;
         }
-        let found = Found {
-            sample: id,
-            prediction: interpret(outputs, &task.postprocessing)?,
+        let outputs = Outputs {
+            names: &names,
+            tensors: outputs,
+            geometry: sample.geometry.as_ref(),
         };
+        let found = Found {
+            prediction: interpret(&outputs, &task.postprocessing).with_context(|| id.clone())?,
+            sample: id,
+        };
+        if let Some(drawings) = &drawings {
+            if sample.geometry.is_none() {
+                bail!("--draw: {} is no image", found.sample);
+            }
+            let mut image = preprocess::decode(samples.path(index))?;
+            drawing::draw(&mut image, &found.prediction)?;
+            drawings.write(&found.sample, samples.path(index), &image)?;
+        }
         bar.suspend(|| screen.line(&found, show))?;
         bar.inc(1);
     }
@@ -135,6 +161,29 @@ fn show(found: &Found) -> String {
             });
             shown.collect::<Vec<_>>().join("   ")
         }
+        Prediction::Objects { objects } => {
+            let shown = objects.iter().map(|object| {
+                let name = object.label.clone().unwrap_or_else(|| object.class.to_string());
+                let Bounds {
+                    left,
+                    top,
+                    right,
+                    bottom,
+                } = object.bounds;
+                format!(
+                    "{name} {DIM}{:.3}{DIM:#} at {left:.0},{top:.0}–{right:.0},{bottom:.0}",
+                    object.score
+                )
+            });
+            listed(shown, "no object")
+        }
+        Prediction::TextRegions { regions } => {
+            let shown = regions.iter().map(|region| {
+                let corners = region.corners.map(|[x, y]| format!("{x:.0},{y:.0}"));
+                format!("{DIM}{:.3}{DIM:#} at {}", region.score, corners.join(" "))
+            });
+            listed(shown, "no text")
+        }
         Prediction::Text(text) => format!("{:?} {DIM}{:.3}{DIM:#}", text.text, text.confidence),
         Prediction::Embedding { vector } => {
             let start: Vec<String> = vector.iter().take(6).map(|x| format!("{x:+.4}")).collect();
@@ -147,4 +196,13 @@ fn show(found: &Found) -> String {
             .join(" "),
     };
     format!("{BOLD}{:24}{BOLD:#} {text}\n", found.sample)
+}
+
+/// One a line under the sample's name, or `none`.
+fn listed(items: impl Iterator<Item = String>, none: &str) -> String {
+    let lines: Vec<String> = items.collect();
+    if lines.is_empty() {
+        return none.to_owned();
+    }
+    format!("{} found\n  {}", lines.len(), lines.join("\n  "))
 }
