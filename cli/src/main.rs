@@ -58,6 +58,7 @@ enum Command {
     Sign(commands::sign::Arguments),
     Keygen(commands::keygen::Arguments),
     Doctor(commands::doctor::Arguments),
+    Fleet(commands::fleet::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
         Command::Sign(arguments) => commands::sign::run(&arguments, &screen),
         Command::Keygen(arguments) => commands::keygen::run(&arguments, &screen),
         Command::Doctor(arguments) => commands::doctor::run(&arguments, &screen),
+        Command::Fleet(arguments) => commands::fleet::run(&arguments, &screen),
     };
     match result {
         Ok(code) => code,

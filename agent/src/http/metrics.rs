@@ -168,7 +168,7 @@ fn slots(
         let bounds = LATENCY_BOUNDS_MS
             .iter()
             .map(|bound| bound / 1e3)
-            .chain([f64::MAX]);
+            .chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(health.latency_counts).collect();
         family
             .encode_family(&labels)?

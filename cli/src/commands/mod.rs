@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod compare;
 pub(crate) mod doctor;
+pub(crate) mod fleet;
 pub(crate) mod inspect;
 pub(crate) mod keygen;
 pub(crate) mod lengths;

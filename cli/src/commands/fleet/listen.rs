@@ -1,0 +1,167 @@
+use std::collections::{BTreeSet, VecDeque};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use edgeopt_agent::protocol::{DeviceId, ReportedState, ResultMessage, SlotName, Status, Topic};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::access::BrokerArguments;
+use super::status::phase;
+use crate::screen::{DIM, GOOD, Screen, WARN};
+
+/// Shows results, and changes of state, as they arrive.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    broker: BrokerArguments,
+
+    /// Only this device.
+    #[arg(short, long)]
+    device: Option<DeviceId>,
+
+    /// Only this slot.
+    #[arg(short, long)]
+    slot: Option<SlotName>,
+
+    /// Telemetry, too.
+    #[arg(long)]
+    telemetry: bool,
+
+    /// Ends after so many results.
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+
+    /// Ends after so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+}
+
+/// Ids remembered, to show a repeated result once.
+const REMEMBERED: usize = 10_000;
+
+#[derive(Serialize)]
+struct Line {
+    device: String,
+    topic: String,
+    message: Value,
+}
+
+pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let mut operator = arguments.broker.connect()?;
+    let device = arguments.device.as_ref().map_or("+", DeviceId::as_str);
+    let slot = arguments.slot.as_ref().map_or("+", SlotName::as_str);
+    let mut leaves = vec![
+        format!("models/{slot}/result"),
+        "status".into(),
+        "reported".into(),
+    ];
+    if arguments.telemetry {
+        leaves.push("telemetry/+".into());
+    }
+    for leaf in &leaves {
+        operator.subscribe(&format!("edgeopt/v1/{device}/{leaf}"))?;
+    }
+    let until = arguments
+        .seconds
+        .map(|seconds| Duration::try_from_secs_f64(seconds).map(|limit| Instant::now() + limit))
+        .transpose()?;
+    let (mut seen, mut order, mut results) = (BTreeSet::new(), VecDeque::new(), 0u64);
+    while until.is_none_or(|until| Instant::now() < until)
+        && arguments.count.is_none_or(|count| results < count)
+    {
+        let Some(heard) = operator.next(Duration::from_millis(200))? else {
+            continue;
+        };
+        let Ok((device, topic)) = Topic::parse(&heard.topic) else {
+            continue;
+        };
+        if let Topic::Result(_) = topic {
+            if let Ok(result) = serde_json::from_slice::<ResultMessage>(&heard.payload) {
+                if !seen.insert(result.id.clone()) {
+                    continue;
+                }
+                order.push_back(result.id);
+                if order.len() > REMEMBERED
+                    && let Some(oldest) = order.pop_front()
+                {
+                    seen.remove(&oldest);
+                }
+            }
+            results += 1;
+        }
+        let line = Line {
+            device: device.to_string(),
+            topic: heard.topic,
+            message: serde_json::from_slice(&heard.payload)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&heard.payload).into_owned())),
+        };
+        screen.line(&line, |line| shown(&topic, line))?;
+    }
+    Ok(match arguments.count {
+        Some(count) if results < count => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn shown(topic: &Topic, line: &Line) -> String {
+    let device = &line.device;
+    match topic {
+        Topic::Result(slot) => match serde_json::from_value::<ResultMessage>(line.message.clone()) {
+            Ok(result) => format!(
+                "{device}/{slot}  {GOOD}{}{GOOD:#}  {DIM}{} {}, {:.1} ms, {}{DIM:#}\n",
+                prediction(&result.prediction),
+                result.model,
+                result.version,
+                result.latency_ms,
+                result.stream
+            ),
+            Err(error) => format!("{device}/{slot}  {WARN}not a result: {error}{WARN:#}\n"),
+        },
+        Topic::Status => match serde_json::from_value::<Status>(line.message.clone()) {
+            Ok(status) if status.online => format!("{device}  online, agent {}\n", status.agent_version),
+            Ok(_) => format!("{device}  {WARN}offline{WARN:#}\n"),
+            Err(_) => String::new(),
+        },
+        Topic::Reported => match serde_json::from_value::<ReportedState>(line.message.clone()) {
+            Ok(state) => state
+                .slots
+                .iter()
+                .map(|(slot, report)| {
+                    let version = report.active_version.as_deref().unwrap_or("none");
+                    let reason = report
+                        .reason
+                        .as_deref()
+                        .map_or_else(String::new, |why| format!(": {why}"));
+                    format!(
+                        "{device}/{slot}  generation {}: {}, version {version} answers{reason}\n",
+                        state.generation.0,
+                        phase(report.phase)
+                    )
+                })
+                .collect(),
+            Err(_) => String::new(),
+        },
+        _ => format!("{}  {}\n", line.topic, line.message),
+    }
+}
+
+/// A prediction in a few words.
+fn prediction(value: &Value) -> String {
+    let text = match (
+        value.get("kind").and_then(Value::as_str),
+        value.get("text").and_then(Value::as_str),
+    ) {
+        (_, Some(text)) => format!("{text:?}"),
+        (Some("classification"), _) => {
+            let first = value.pointer("/classes/0").or_else(|| value.pointer("/top/0"));
+            first.map_or_else(|| value.to_string(), Value::to_string)
+        }
+        _ => value.to_string(),
+    };
+    if text.chars().count() > 160 {
+        text.chars().take(160).chain(['…']).collect()
+    } else {
+        text
+    }
+}

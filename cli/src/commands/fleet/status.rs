@@ -1,0 +1,99 @@
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use edgeopt_agent::fleet::{DeviceView, survey};
+use edgeopt_agent::protocol::{DeviceId, Phase};
+
+use super::access::BrokerArguments;
+use crate::screen::Screen;
+
+/// Shows devices, whether they are there, and what their slots run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    broker: BrokerArguments,
+
+    /// Only this device.
+    #[arg(short, long)]
+    device: Option<DeviceId>,
+
+    /// Seconds without news after which everything is taken to be known.
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    quiet_for: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let mut operator = arguments.broker.connect()?;
+    let quiet = Duration::try_from_secs_f64(arguments.quiet_for.clamp(0.05, 60.0))?;
+    let views = survey(&mut operator, arguments.device.as_ref(), quiet)?;
+    screen.result(&views, table)?;
+    Ok(if views.is_empty() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
+    if views.is_empty() {
+        return "no device has said anything to this broker\n".into();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header([
+        "device",
+        "",
+        "agent",
+        "generation",
+        "slot",
+        "phase",
+        "active",
+        "previous",
+        "reason",
+    ]);
+    for (device, view) in views {
+        let status = view.status.as_ref();
+        let state = match status {
+            Some(status) if status.online => "online",
+            Some(_) => "offline",
+            None => "unknown",
+        };
+        let version = status.map_or("", |status| status.agent_version.as_str());
+        let generations = match (&view.reported, &view.desired) {
+            (Some(reported), Some(desired)) if reported.generation < desired.generation => {
+                format!("{} (of {})", reported.generation.0, desired.generation.0)
+            }
+            (Some(reported), _) => reported.generation.0.to_string(),
+            (None, Some(desired)) => format!("- (of {})", desired.generation.0),
+            (None, None) => String::new(),
+        };
+        let head = [device.as_str(), state, version, &generations].map(str::to_owned);
+        let slots = view.reported.iter().flat_map(|reported| &reported.slots);
+        let mut any = false;
+        for (slot, report) in slots {
+            let head = if any { Default::default() } else { head.clone() };
+            any = true;
+            let text = |version: &Option<String>| version.clone().unwrap_or_default();
+            table.add_row(head.into_iter().chain([
+                slot.to_string(),
+                phase(report.phase),
+                text(&report.active_version),
+                text(&report.previous_version),
+                text(&report.reason),
+            ]));
+        }
+        if !any {
+            table.add_row(head);
+        }
+    }
+    format!("{table}\n")
+}
+
+/// A phase as it is written in messages.
+pub(super) fn phase(phase: Phase) -> String {
+    serde_json::to_value(phase)
+        .ok()
+        .and_then(|phase| phase.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
