@@ -202,7 +202,9 @@ impl Worker {
                 Ok(Some(json!({ "previous_version": previous })))
             }
             Action::Pause { slot } => {
-                self.slot(slot)?.server.pause(true);
+                let slot = self.slot(slot)?;
+                slot.server.pause(true);
+                slot.machine.fault(&slot.name);
                 Ok(None)
             }
             Action::Resume { slot } => {

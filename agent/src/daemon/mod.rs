@@ -12,6 +12,7 @@
 mod backend;
 mod commands;
 mod inbound;
+pub(crate) mod machine;
 mod mail;
 pub(crate) mod overview;
 mod reports;
@@ -34,6 +35,7 @@ use crate::http::HttpServer;
 use crate::inputs::FolderWatch;
 use crate::link::{Link, Stopped};
 use crate::pulse::{Overdue, Pulse, Pulses};
+use machine::Machine;
 use overview::Observer;
 use slots::Slots;
 use telemetry::Ticker;
@@ -44,9 +46,10 @@ pub struct Daemon {
     http: Option<HttpServer>,
     ticker: Ticker,
     slots: Arc<Slots>,
+    machine: Machine,
     link: Link,
-    /// Threads that end when the link does.
-    behind_link: Vec<JoinHandle<()>>,
+    /// Threads that end when nobody can ask them for anything any more: after the link.
+    behind: Vec<JoinHandle<()>>,
     mail: Mail,
     pulses: Pulses,
     overview: Arc<Observer>,
@@ -96,8 +99,9 @@ impl Daemon {
             slots.end();
         });
         let mut in_time = ended_within(&ending, part);
+        self.machine.stop();
         let stopped = self.link.stop(part);
-        for thread in &self.behind_link {
+        for thread in &self.behind {
             in_time &= ended_within(thread, part);
         }
         if let Err(error) = self.mail.sync() {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::machine::Machine;
 use super::results::{Arrival, Results};
 use crate::config;
 use crate::deploy::{Keeper, KeeperHandle};
@@ -17,6 +18,7 @@ pub(crate) struct Slot {
     pub(crate) server: Server,
     pub(crate) keeper: KeeperHandle,
     pub(crate) results: Results,
+    pub(crate) machine: Machine,
 }
 
 impl Slot {
@@ -29,12 +31,19 @@ impl Slot {
         reply: impl FnOnce(Result<(crate::protocol::ResultMessage, bool), ServeError>) + Send + 'static,
     ) -> Submitted {
         let arrival: Arrival = self.results.arrival();
-        let results = self.results.clone();
+        let (results, machine, slot) = (self.results.clone(), self.machine.clone(), self.name.clone());
         self.server.submit(Job {
             name,
             bytes,
             received: arrival.instant,
             reply: Box::new(move |result: Result<Answer, ServeError>| {
+                match &result {
+                    Ok(answer) => machine.result(&slot, &answer.prediction),
+                    Err(ServeError::Model(_) | ServeError::NoModel | ServeError::Paused) => {
+                        machine.fault(&slot);
+                    }
+                    Err(ServeError::QueueFull | ServeError::Input(_)) => {}
+                }
                 reply(result.map(|answer| results.publish(&stream, &arrival, answer)));
             }),
         })

@@ -14,6 +14,7 @@ use super::Daemon;
 use super::backend::Lazily;
 use super::commands::{Commands, Means};
 use super::inbound::{self, Addressees};
+use super::machine::Machine;
 use super::mail::{Mail, MailError};
 use super::overview::Observer;
 use super::reports::Reports;
@@ -24,6 +25,7 @@ use crate::clock::SystemClock;
 use crate::config::{self, Config, Input};
 use crate::deploy::Keeper;
 use crate::download::{Blobs, Fetcher, HttpClient, HttpError};
+use crate::hardware::HardwareError;
 use crate::http::{HttpServer, HttpServerError};
 use crate::inputs::{FolderError, FolderWatch};
 use crate::link::{Environment, Link, LinkError, LinkOptions};
@@ -78,6 +80,9 @@ pub enum StartError {
     /// A folder cannot be watched.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// The hardware that the configuration names is not there.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
     /// The system gives no thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
@@ -106,6 +111,7 @@ impl Daemon {
         let wall = Arc::clone(&environment.wall);
         let device = config.device.clone();
 
+        let opened = Machine::open(config)?;
         let mail = Mail::new(
             Spool::open(&config.spool.directory, spool_options(config))?,
             limit,
@@ -126,6 +132,7 @@ impl Daemon {
             pulses: pulses.clone(),
             reports: reports.clone(),
             count: Arc::default(),
+            machine: opened.machine.clone(),
         };
         let (mut slots, mut keepers) = (BTreeMap::new(), Vec::new());
         for (name, settings) in &config.slots {
@@ -175,10 +182,13 @@ impl Daemon {
                 device,
                 wall,
                 interval: config.telemetry.interval(),
+                machine: parts.machine.clone(),
             },
             asked,
             &pulses,
         )?;
+        let machine = opened.machine.clone();
+        let hardware = opened.start(Arc::clone(&slots), &pulses)?;
         let http = match &config.http {
             Some(http) => Some(HttpServer::start(
                 &http.listen,
@@ -206,8 +216,9 @@ impl Daemon {
             http,
             ticker,
             slots,
+            machine,
             link,
-            behind_link: vec![inbound, commands.thread],
+            behind: vec![inbound, commands.thread, hardware],
             mail,
             pulses,
             overview: observer,
@@ -228,6 +239,7 @@ struct Parts<'a> {
     pulses: Pulses,
     reports: Reports,
     count: Arc<AtomicU64>,
+    machine: Machine,
 }
 
 impl Parts<'_> {
@@ -290,6 +302,7 @@ impl Parts<'_> {
             server,
             keeper: keeper.handle(),
             results,
+            machine: self.machine.clone(),
         };
         Ok((slot, keeper))
     }

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use super::machine::Machine;
 use super::mail::Mail;
 use super::overview::Observer;
 use super::results::wall_ms;
@@ -44,6 +45,7 @@ pub(super) struct Source {
     pub(super) device: DeviceId,
     pub(super) wall: Arc<dyn WallClock>,
     pub(super) interval: Duration,
+    pub(super) machine: Machine,
 }
 
 /// The thread that ticks; ends when dropped.
@@ -145,7 +147,7 @@ impl Worker {
                 },
             );
         }
-        vec![
+        let mut samples = vec![
             Sample::Memory {
                 available: memory.available,
                 total: memory.total,
@@ -160,7 +162,9 @@ impl Worker {
                 dropped: overview.spool.dropped,
                 oversize: overview.spool.oversize,
             },
-        ]
+        ];
+        samples.extend(self.source.machine.measure());
+        samples
     }
 
     fn send(&self, sample: Sample) {

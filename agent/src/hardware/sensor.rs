@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn stopping_does_not_wait_for_the_next_sample() {
         let mut slow = settings("");
-        slow.interval_us = 3_600_000_000;
+        slow.interval_us = 1 << 50;
         let script: Vec<_> = counted(1).into();
         let mut sensor = Sensor::new(Mock::new(&script), "imu", slow).unwrap();
         let clock = ManualClock::default();

@@ -53,6 +53,9 @@ pub enum ServeError {
     Model(String),
 }
 
+/// The longest time between two inferences of a slot that is slowed down.
+const SLOWEST: Duration = Duration::from_secs(3600);
+
 /// How long one run may take before it counts as hanging.
 const RUN: Duration = Duration::from_secs(60);
 
@@ -90,6 +93,10 @@ struct State {
     paused: bool,
     /// Workers that hold a session.
     holding: usize,
+    /// Least time from one inference to the next; zero = none.
+    spacing: Duration,
+    /// When the next one may begin.
+    next_run: Instant,
     stopping: bool,
 }
 
@@ -144,6 +151,8 @@ impl Server {
                 swapping: false,
                 paused: false,
                 holding: 0,
+                spacing: Duration::ZERO,
+                next_run: Instant::now(),
                 stopping: false,
             }),
             changed: Condvar::new(),
@@ -251,6 +260,22 @@ impl Server {
         self.shared.changed.notify_all();
     }
 
+    /// Allows at most so many inferences per second from now on; `None` = as many as it can.
+    pub fn limit(&self, rate: Option<f64>) {
+        let spacing = rate.map_or(Duration::ZERO, |rate| {
+            Duration::try_from_secs_f64(1.0 / rate)
+                .unwrap_or(SLOWEST)
+                .min(SLOWEST)
+        });
+        let mut state = lock(&self.shared.state);
+        if state.spacing != spacing {
+            state.spacing = spacing;
+            state.next_run = Instant::now();
+            drop(state);
+            self.shared.changed.notify_all();
+        }
+    }
+
     /// The model that answers.
     pub fn model(&self) -> Option<Arc<LoadedModel>> {
         lock(&self.shared.state).model.clone()
@@ -308,7 +333,25 @@ fn work(shared: &Shared, pulse: &Pulse) {
         let Some(current) = &mut held else { continue };
         let most = current.model.largest_batch();
         state = gather(shared, state, most);
+        let (left, now) = (
+            state.next_run.saturating_duration_since(Instant::now()),
+            Instant::now(),
+        );
+        if !left.is_zero() {
+            // Slowed down: meanwhile the queue's policy decides which inputs remain.
+            drop(
+                shared
+                    .changed
+                    .wait_timeout(state, left)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+            continue;
+        }
         let count = most.min(state.queue.len());
+        if !state.spacing.is_zero() {
+            let taken = state.spacing * u32::try_from(count).unwrap_or(1);
+            state.next_run = now + taken;
+        }
         let jobs: Vec<Job> = state.queue.drain(..count).collect();
         drop(state);
         pulse.beat(RUN);

@@ -148,20 +148,58 @@ fn shown(topic: &Topic, line: &Line) -> String {
 
 /// A prediction in a few words.
 fn prediction(value: &Value) -> String {
-    let text = match (
-        value.get("kind").and_then(Value::as_str),
-        value.get("text").and_then(Value::as_str),
-    ) {
-        (_, Some(text)) => format!("{text:?}"),
-        (Some("classification"), _) => {
-            let first = value.pointer("/classes/0").or_else(|| value.pointer("/top/0"));
-            first.map_or_else(|| value.to_string(), Value::to_string)
-        }
-        _ => value.to_string(),
-    };
+    let text = describe(value).unwrap_or_else(|| value.to_string());
     if text.chars().count() > 160 {
         text.chars().take(160).chain(['…']).collect()
     } else {
         text
+    }
+}
+
+/// In words, for the kinds that have few.
+fn describe(value: &Value) -> Option<String> {
+    let named = |item: &Value| {
+        let label = item.get("label").and_then(Value::as_str).map(str::to_owned);
+        let index = item.get("index").or_else(|| item.get("class"));
+        let name = label.or_else(|| index.map(Value::to_string))?;
+        Some(format!("{name} {:.0} %", 100.0 * item.get("score")?.as_f64()?))
+    };
+    let list = |field: &str| value.get(field).and_then(Value::as_array);
+    match value.get("kind")?.as_str()? {
+        "text" => Some(format!("{:?}", value.get("text")?.as_str()?)),
+        "classes" => list("classes")?.first().and_then(named),
+        "objects" => {
+            let objects = list("objects")?;
+            let named: Vec<String> = objects.iter().take(8).filter_map(named).collect();
+            Some(format!("{} objects: {}", objects.len(), named.join(", ")))
+        }
+        "text_regions" => Some(format!("{} regions of text", list("regions")?.len())),
+        "embedding" => Some(format!("a vector of {}", list("vector")?.len())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prediction;
+
+    #[test]
+    fn predictions_are_told_in_few_words() {
+        for (json, text) in [
+            (r#"{"kind": "text", "text": "A \"b\""}"#, r#""A \"b\"""#),
+            (
+                r#"{"kind": "classes", "classes": [{"index": 3, "score": 0.987}]}"#,
+                "3 99 %",
+            ),
+            (
+                r#"{"kind": "objects", "objects": [{"class": 1, "label": "cat", "score": 0.5}]}"#,
+                "1 objects: cat 50 %",
+            ),
+            (r#"{"kind": "new"}"#, r#"{"kind":"new"}"#),
+        ] {
+            assert_eq!(prediction(&serde_json::from_str(json).unwrap()), text);
+        }
+        let long = serde_json::json!({ "kind": "other", "values": vec![1; 1000] });
+        assert_eq!(prediction(&long).chars().count(), 161);
     }
 }
