@@ -195,7 +195,7 @@ impl Worker {
             }
             Action::Rollback { slot } => {
                 let keeper = &self.slot(slot)?.keeper;
-                let Some(previous) = keeper.report().previous_version else {
+                let Some(previous) = keeper.report().slot.previous_version else {
                     return Err(format!("slot {slot} has no previous model to return to"));
                 };
                 keeper.send(Event::RollbackAsked);

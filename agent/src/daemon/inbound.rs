@@ -113,17 +113,19 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
     let desired: DesiredState = serde_json::from_slice(&message.payload)
         .map_err(|error| format!("{}: {error}; nothing is changed", message.topic))?;
     let current = to.reports.generation();
-    if !desired.generation.supersedes(current) {
-        if desired.generation < current {
-            tracing::info!(
-                "desired generation {} is older than {}: nothing is changed",
-                desired.generation.0,
-                current.0
-            );
-        }
+    if desired.generation < current {
+        tracing::info!(
+            "desired generation {} is older than {}: nothing is changed",
+            desired.generation.0,
+            current.0
+        );
         return Ok(());
     }
-    tracing::info!(generation = desired.generation.0, "a new desired state");
+    // The same one again comes with each connection. Slots that have taken it ignore it; one that is new in the
+    // configuration has not.
+    if desired.generation.supersedes(current) {
+        tracing::info!(generation = desired.generation.0, "a new desired state");
+    }
     for slot in to.slots.all() {
         slot.keeper.send(Event::Desired {
             generation: desired.generation,

@@ -151,7 +151,7 @@ impl Observer {
                     let (health, model) = (slot.server.health(), slot.server.model());
                     let latency = health.latency();
                     let overview = SlotOverview {
-                        reported: slot.keeper.report(),
+                        reported: slot.keeper.report().slot,
                         model: model.map(|model| model.manifest.name.clone()),
                         waiting: slot.server.waiting(),
                         answered: health.answered,

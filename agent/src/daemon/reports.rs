@@ -38,7 +38,7 @@ impl Reports {
 
     /// Whose state it is; nothing is published before.
     pub(super) fn of(&self, slots: Arc<Slots>) {
-        let generation = slots.all().map(|slot| slot.keeper.generation()).max();
+        let generation = slots.all().map(|slot| slot.keeper.report().generation).max();
         self.change(|state| state.generation = generation.unwrap_or_default());
         // Once, at the start.
         let _ = self.0.slots.set(slots);
@@ -74,13 +74,15 @@ impl Reports {
         };
         // Held while it is handed over, so that states are published in the order in which they were.
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut reported: BTreeMap<SlotName, ReportedSlot> = slots
-            .all()
-            .map(|slot| (slot.name.clone(), slot.keeper.report()))
-            .collect();
-        reported.extend(state.unknown.clone());
+        // A slot that has not got to the newest generation yet must not seem to answer it.
+        let (mut generation, mut reported) = (state.generation, state.unknown.clone());
+        for slot in slots.all() {
+            let report = slot.keeper.report();
+            generation = generation.min(report.generation);
+            reported.insert(slot.name.clone(), report.slot);
+        }
         let report = ReportedState {
-            generation: state.generation,
+            generation,
             slots: reported,
         };
         if state.last.as_ref() == Some(&report) {

@@ -109,13 +109,22 @@ const JUDGED_EVERY: Duration = Duration::from_millis(100);
 /// How long to wait before a record that could not be written is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
+/// A slot as it is reported, and the generation of the desired state that this answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The newest generation that was taken.
+    pub generation: Generation,
+    /// The slot.
+    pub slot: ReportedSlot,
+}
+
 /// Hands events to a keeper.
 #[derive(Clone)]
 pub struct KeeperHandle {
     events: Sender<Event>,
     /// The newest generation that was sent, so that a download in progress learns that it is superseded.
     newest: Arc<AtomicU64>,
-    report: Arc<Mutex<ReportedSlot>>,
+    report: Arc<Mutex<Report>>,
     stopping: Arc<AtomicBool>,
     settled: Arc<AtomicBool>,
 }
@@ -135,13 +144,8 @@ impl KeeperHandle {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// The newest generation that was handed over.
-    pub fn generation(&self) -> Generation {
-        Generation(self.newest.load(Ordering::Relaxed))
-    }
-
     /// The slot as it is reported.
-    pub fn report(&self) -> ReportedSlot {
+    pub fn report(&self) -> Report {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -173,7 +177,10 @@ impl Keeper {
         let handle = KeeperHandle {
             events,
             newest: Arc::new(AtomicU64::new(record.generation.0)),
-            report: Arc::new(Mutex::new(record.reported())),
+            report: Arc::new(Mutex::new(Report {
+                generation: record.generation,
+                slot: record.reported(),
+            })),
             stopping: Arc::default(),
             settled: Arc::default(),
         };
@@ -332,31 +339,24 @@ impl Worker {
         }
     }
 
-    fn report(&self, report: ReportedSlot) {
-        let mut shown = self.handle.report.lock().unwrap_or_else(PoisonError::into_inner);
-        if *shown != report {
-            *shown = report;
-            drop(shown);
-            (self.reported)();
-        }
+    fn report(&self, slot: ReportedSlot) {
+        tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
     }
 
     fn fetch(&mut self, spec: &SlotSpec) -> Option<Event> {
-        let own = self.record.generation.0;
-        let (handle, pulse) = (self.handle.clone(), self.pulse.clone());
-        let superseded = move || {
+        let (own, record) = (self.record.generation, &self.record);
+        let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
+        let superseded = || {
             pulse.beat(FETCH_SPEAKS);
-            handle.newest.load(Ordering::Relaxed) > own
+            handle.newest.load(Ordering::Relaxed) > own.0
         };
-        let record = &self.record;
         let waits_for = |what: &str| {
             let reason = (!what.is_empty()).then(|| what.to_owned());
-            let reported = ReportedSlot {
+            let slot = ReportedSlot {
                 reason,
                 ..record.reported()
             };
-            *self.handle.report.lock().unwrap_or_else(PoisonError::into_inner) = reported;
-            (self.reported)();
+            tell(handle, reported, own, slot);
         };
         let fetching = Fetching {
             superseded: &superseded,
@@ -367,5 +367,16 @@ impl Worker {
             Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
             Err(FetchError::Superseded) => None,
         }
+    }
+}
+
+/// Shows a slot's state to others, and tells of it if it is another one.
+fn tell(handle: &KeeperHandle, reported: &dyn Fn(), generation: Generation, slot: ReportedSlot) {
+    let report = Report { generation, slot };
+    let mut shown = handle.report.lock().unwrap_or_else(PoisonError::into_inner);
+    if *shown != report {
+        *shown = report;
+        drop(shown);
+        reported();
     }
 }

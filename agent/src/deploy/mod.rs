@@ -8,6 +8,6 @@ mod keeper;
 pub mod machine;
 mod record;
 
-pub use keeper::{Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Stage, Verdict};
+pub use keeper::{Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Report, Stage, Verdict};
 pub use machine::{Effect, Event, next};
 pub use record::{Installed, SlotRecord};

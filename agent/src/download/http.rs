@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustls::crypto::ring;
@@ -34,7 +34,11 @@ pub enum HttpError {
 
 /// Downloads over HTTP and HTTPS; keeps connections open between requests. Clones share them.
 #[derive(Clone, Debug)]
-pub struct HttpClient(Agent);
+pub struct HttpClient {
+    /// `None` = the system's, which are read when they are first needed: there are hundreds.
+    authorities: Option<Vec<CertificateDer<'static>>>,
+    agent: Arc<OnceLock<Agent>>,
+}
 
 impl HttpClient {
     /// A client that trusts the authorities in `ca` (PEM), or the system's.
@@ -42,40 +46,38 @@ impl HttpClient {
     /// # Errors
     /// When `ca` cannot be used.
     pub fn new(ca: Option<&Path>) -> Result<Self, HttpError> {
-        let roots: Vec<CertificateDer<'static>> = match ca {
-            None => rustls_native_certs::load_native_certs().certs,
-            Some(path) => {
-                let fail = |problem: String| HttpError::Authorities {
-                    path: path.into(),
-                    problem,
-                };
-                let certificates = CertificateDer::pem_file_iter(path)
-                    .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                    .map_err(|error| fail(error.to_string()))?;
-                if certificates.is_empty() {
-                    return Err(fail("holds no certificate".into()));
-                }
-                certificates
-            }
-        };
-        let roots: Vec<Certificate<'static>> = roots
-            .iter()
-            .map(|certificate| Certificate::from_der(certificate).to_owned())
-            .collect();
-        let tls = TlsConfig::builder()
-            .provider(TlsProvider::Rustls)
-            .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
-            .root_certs(RootCerts::Specific(Arc::new(roots)))
-            .build();
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_connect(Some(PATIENCE))
-            .timeout_recv_response(Some(PATIENCE))
-            .timeout_per_read(Some(PATIENCE))
-            .user_agent(concat!("edgeopt-agent/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls)
-            .build();
-        Ok(Self(config.new_agent()))
+        let authorities = ca.map(authorities).transpose()?;
+        Ok(Self {
+            authorities,
+            agent: Arc::default(),
+        })
+    }
+
+    fn agent(&self) -> &Agent {
+        self.agent.get_or_init(|| {
+            let roots = self
+                .authorities
+                .clone()
+                .unwrap_or_else(|| rustls_native_certs::load_native_certs().certs);
+            let roots: Vec<Certificate<'static>> = roots
+                .iter()
+                .map(|certificate| Certificate::from_der(certificate).to_owned())
+                .collect();
+            let tls = TlsConfig::builder()
+                .provider(TlsProvider::Rustls)
+                .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+                .root_certs(RootCerts::Specific(Arc::new(roots)))
+                .build();
+            let config = Agent::config_builder()
+                .http_status_as_error(false)
+                .timeout_connect(Some(PATIENCE))
+                .timeout_recv_response(Some(PATIENCE))
+                .timeout_per_read(Some(PATIENCE))
+                .user_agent(concat!("edgeopt-agent/", env!("CARGO_PKG_VERSION")))
+                .tls_config(tls)
+                .build();
+            config.new_agent()
+        })
     }
 
     /// Downloads what the partial file lacks.
@@ -90,7 +92,7 @@ impl HttpClient {
     }
 
     fn attempt(&self, url: &str, job: &Job<'_>, partial: &mut Partial<'_>) -> Result<(), Stop> {
-        let mut request = self.0.get(url).header("Accept-Encoding", "identity");
+        let mut request = self.agent().get(url).header("Accept-Encoding", "identity");
         let (length, size) = (partial.length().0, partial.size().0);
         if length > 0 {
             request = request.header("Range", format!("bytes={length}-"));
@@ -157,6 +159,21 @@ impl HttpClient {
             }
         }
     }
+}
+
+/// The certificates in a PEM file.
+fn authorities(path: &Path) -> Result<Vec<CertificateDer<'static>>, HttpError> {
+    let fail = |problem: String| HttpError::Authorities {
+        path: path.into(),
+        problem,
+    };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| fail(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(fail("holds no certificate".into()));
+    }
+    Ok(certificates)
 }
 
 enum Stop {

@@ -58,10 +58,22 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", in_words(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with its causes; what a cause only repeats is said once.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !parts.last().is_some_and(|last| last.ends_with(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
 }
 
 fn check(path: &std::path::Path) -> anyhow::Result<ExitCode> {

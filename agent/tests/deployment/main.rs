@@ -92,7 +92,7 @@ pub(crate) fn desire(keeper: &Keeper, generation: u64, made: &Made) {
 pub(crate) fn wait_for(keeper: &Keeper, what: impl Fn(&ReportedSlot) -> bool) -> ReportedSlot {
     let begun = Instant::now();
     loop {
-        let report = keeper.handle().report();
+        let report = keeper.handle().report().slot;
         if what(&report) {
             return report;
         }
@@ -182,7 +182,7 @@ fn models_replace_each_other_and_bad_ones_never_answer() {
     desire(&keeper, 5, &one);
     desire(&keeper, 1, &one);
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(keeper.handle().report().active_version.as_deref(), Some("2"));
+    assert_eq!(keeper.handle().report().slot.active_version.as_deref(), Some("2"));
 
     keeper.handle().send(Event::Desired {
         generation: Generation(6),

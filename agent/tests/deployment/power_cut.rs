@@ -20,7 +20,7 @@ fn child() {
     let root = Path::new(&folder);
     let server = server(8);
     let keeper = keeper(root, &server, None);
-    let begun = keeper.handle().generation().0;
+    let begun = keeper.handle().report().generation.0;
     for generation in begun + 1.. {
         let factor = generation as f32;
         // Every third bundle lies about what it computes.

@@ -48,7 +48,10 @@ fn main() -> anyhow::Result<()> {
     let before = cpu(daemon.0.id())?;
     thread::sleep(Duration::from_secs(10));
     let idle_cpu = (cpu(daemon.0.id())? - before).as_secs_f64() / 10.0;
-    println!("idle, no model      {resident_idle:.1} MiB resident, {:.2} % CPU", 100.0 * idle_cpu);
+    println!(
+        "idle, no model      {resident_idle:.1} MiB resident, {:.2} % CPU",
+        100.0 * idle_cpu
+    );
 
     deploy(&mut operator, &device, &bundle_path)?;
     println!(
@@ -57,7 +60,10 @@ fn main() -> anyhow::Result<()> {
     );
     let input = fs::read(root.join("x.npz"))?;
     let slot = "tiny".parse()?;
-    let (to, from) = (Topic::Input(slot).of(&device), Topic::Result("tiny".parse()?).of(&device));
+    let (to, from) = (
+        Topic::Input(slot).of(&device),
+        Topic::Result("tiny".parse()?).of(&device),
+    );
 
     let mut echo = connect(port)?;
     echo.subscribe("echo")?;
@@ -65,7 +71,10 @@ fn main() -> anyhow::Result<()> {
     let mut through = connect(port)?;
     through.subscribe(&from)?;
     let mut served = round_trips(&mut through, &to, &from, &input, 2000)?;
-    for (name, times) in [("broker and back", &mut direct), ("broker, daemon, broker", &mut served)] {
+    for (name, times) in [
+        ("broker and back", &mut direct),
+        ("broker, daemon, broker", &mut served),
+    ] {
         times.sort();
         println!(
             "{name:24} {:7.1} µs median, {:7.1} µs p99, {:7.1} µs max",
@@ -121,7 +130,9 @@ fn mosquitto(root: &Path) -> anyhow::Result<(Process, u16)> {
     let file = root.join("mosquitto.conf");
     fs::write(
         &file,
-        format!("listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nmax_queued_messages 10000\n"),
+        format!(
+            "listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\nmax_queued_messages 10000\n"
+        ),
     )?;
     let child = Command::new("mosquitto")
         .arg("-c")
@@ -186,7 +197,11 @@ fn deploy(operator: &mut Operator, device: &DeviceId, path: &Path) -> anyhow::Re
         patience: PATIENCE,
     };
     let end = roll_out(operator, &rollout, &mut |_: &DeviceId, _: &DeviceProgress| {})?;
-    ensure!(end.failed.is_empty(), "the model is not deployed: {:?}", end.failed);
+    ensure!(
+        end.failed.is_empty(),
+        "the model is not deployed: {:?}",
+        end.failed
+    );
     Ok(())
 }
 
@@ -239,7 +254,10 @@ fn tiny_bundle(root: &Path) -> anyhow::Result<std::path::PathBuf> {
     let x = [1.0f32, 2.0, 3.0, 4.0];
     fs::write(root.join("x.npz"), npz("x", x)?)?;
     let members = BTreeMap::from([
-        (bundle::MODEL.to_owned(), Member::Data(onnx::write_bytes(&Model::new(graph, 21))?)),
+        (
+            bundle::MODEL.to_owned(),
+            Member::Data(onnx::write_bytes(&Model::new(graph, 21))?),
+        ),
         ("golden/0-inputs.npz".to_owned(), Member::Data(npz("x", x)?)),
         (
             "golden/0-outputs.npz".to_owned(),
