@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the release binary for aarch64 Linux with zig as the linker, so that it runs on an older glibc than this
+# Builds the release binaries (command line and daemon) for aarch64 Linux with zig as the linker, so that it runs on an older glibc than this
 # machine's.
 #
 # usage: cross/build-aarch64.sh [GLIBC]      oldest glibc to run on, default 2.31 (JetPack 5)
@@ -23,7 +23,9 @@ libraries=$("${RUSTC:-rustc}" --print target-libdir --target "$target")
 compgen -G "$libraries/libstd-*" >/dev/null ||
     stop "the Rust compiler in use has no standard library for $target: rustup target add $target"
 
-"${CARGO:-cargo}" zigbuild --release --target "$target.$glibc" -p edgeopt
+"${CARGO:-cargo}" zigbuild --release --target "$target.$glibc" -p edgeopt -p edgeopt-agent
 mkdir -p out/aarch64
-cp "${CARGO_TARGET_DIR:-target}/$target/release/edgeopt" out/aarch64/edgeopt
-ls -l out/aarch64/edgeopt
+for program in edgeopt edgeopt-agent; do
+    cp "${CARGO_TARGET_DIR:-target}/$target/release/$program" "out/aarch64/$program"
+done
+ls -l out/aarch64

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests, too
 
+use edgeopt_models::shape_inference::{Bindings, infer};
 use edgeopt_models::{Bytes, DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::accuracy::{compare, layer_sqnr};
 use edgeopt_optimizer::calibrate::{
-    CalibrationError, CalibrationOptions, CalibrationTable, Method, calibrate,
+    CalibrationError, CalibrationOptions, CalibrationTable, Method, Watched, calibrate, extremes,
 };
 use edgeopt_optimizer::precision::int8::{
     Int8Options, Placement, quantize, quantize_to_target, sensitivity, tensors_to_calibrate,
@@ -176,6 +177,39 @@ fn chunks_find_the_same_ranges_as_everything_at_once() {
 }
 
 #[test]
+fn what_the_model_reduces_itself_is_what_is_found_in_its_tensors() {
+    let (mut model, data) = (network(), samples(5, 7));
+    // Sums along axis 1 need to know that there is one.
+    infer(&mut model, &Bindings::default()).unwrap();
+    let options = Int8Options::default();
+    let seen = table(&model, &options, Method::MinMax, &data, Bytes::mib(64));
+    let tensors = tensors_to_calibrate(&model, &options).unwrap();
+    let watched = Watched {
+        calibrated: &tensors,
+        ..Watched::default()
+    };
+    let backend = CpuBackend::new().unwrap();
+    let reduced = extremes(&model, watched, &data, &backend, 1, &mut |_| ()).unwrap();
+    assert_eq!(
+        (seen.samples, seen.ranges.len()),
+        (reduced.samples, reduced.ranges.len())
+    );
+    for (name, range) in &seen.ranges {
+        let other = &reduced.ranges[name];
+        assert_eq!(
+            (range.min, range.max, range.threshold),
+            (other.min, other.max, other.threshold),
+            "{name}"
+        );
+        let (means, others) = (range.channel_means.as_ref(), other.channel_means.as_ref());
+        assert_eq!(means.map(Vec::len), others.map(Vec::len), "{name}");
+        for (mean, other) in means.into_iter().flatten().zip(others.into_iter().flatten()) {
+            assert!((mean - other).abs() < 1e-4, "{name}: {mean} {other}");
+        }
+    }
+}
+
+#[test]
 fn values_that_are_not_finite_name_the_tensor_and_the_sample() {
     let model = network();
     let mut data = samples(3, 4);
@@ -198,6 +232,23 @@ fn values_that_are_not_finite_name_the_tensor_and_the_sample() {
         CalibrationError::NonFinite { sample: 2, .. }
     ));
     assert!(matches!(run(&Vec::new()), CalibrationError::NoSamples));
+    let watched = Watched {
+        calibrated: &tensors,
+        ..Watched::default()
+    };
+    let error = extremes(
+        &model,
+        watched,
+        &data,
+        &CpuBackend::new().unwrap(),
+        1,
+        &mut |_| (),
+    )
+    .unwrap_err();
+    assert!(
+        matches!(error, CalibrationError::NonFinite { sample: 2, .. }),
+        "{error}"
+    );
 }
 
 #[test]

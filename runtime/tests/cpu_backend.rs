@@ -68,6 +68,39 @@ fn outputs_are_written_into_the_same_memory_while_shapes_repeat() {
     assert_eq!(outputs[0], floats(&[1, 2], &[10.0, 12.0]));
 }
 
+/// Outputs that no kernel computes: an input, a copy of one, a constant, and what the library folds into one.
+#[test]
+fn outputs_that_nothing_computes_are_those_of_this_run() {
+    let all = DataType::Float32;
+    let outputs = ["x", "same", "constant", "folded", "flat"];
+    let mut model = model(
+        vec![value("x", all, &["2"])],
+        vec![
+            Node::new("Identity", "copy", ["x"], ["same"]),
+            Node::new("Add", "fold", ["constant", "constant"], ["folded"]),
+            Node::new("Reshape", "view", ["x", "row"], ["flat"]),
+        ],
+        outputs
+            .map(|name| value(name, all, if name == "flat" { &["1", "2"] } else { &["2"] }))
+            .into(),
+    );
+    model
+        .graph
+        .add_initializer("constant".into(), Tensor::vector(&[7.0f32, 8.0]));
+    model
+        .graph
+        .add_initializer("row".into(), Tensor::vector(&[1i64, 2]));
+    let mut session = compile(&model).unwrap().session().unwrap();
+    for run in 0..4 {
+        let x = [run as f32, -1.0];
+        let expected = [x, x, [7.0, 8.0], [14.0, 16.0], x];
+        let found = session.run(&[floats(&[2], &x)]).unwrap();
+        for ((name, found), expected) in outputs.iter().zip(found).zip(expected) {
+            assert_eq!(found.to_f32().unwrap().as_ref(), expected, "{name} in run {run}");
+        }
+    }
+}
+
 #[test]
 fn a_kept_output_does_not_change_with_the_next_run() {
     let engine = compile(&add_model(&["2"], &["2"])).unwrap();

@@ -9,8 +9,10 @@ mod precisions;
 mod prepare;
 mod scoring;
 
+use std::collections::HashSet;
+
 use edgeopt_models::bundle::{Postprocessing, Precision};
-use edgeopt_models::{Bytes, Model};
+use edgeopt_models::{Bytes, Model, ValueName};
 use edgeopt_runtime::Backend;
 
 pub use candidate::{Candidate, Latency};
@@ -18,8 +20,8 @@ pub use error::BuildError;
 pub use prepare::{PassCount, Prepared, prepare};
 pub use scoring::{Score, Scorer};
 
-use crate::calibrate::{CalibrationOptions, CalibrationTable, Method, Samples, calibrate};
-use crate::precision::fp16::Fp16Options;
+use crate::calibrate::{CalibrationOptions, CalibrationTable, Method, Samples, Watched, calibrate, extremes};
+use crate::precision::fp16::{Fp16Options, values_to_watch};
 use crate::precision::int8::{Int8Options, Placement, tensors_to_calibrate};
 
 /// What to build.
@@ -130,6 +132,29 @@ fn calibration(
     progress: &dyn Progress,
 ) -> Result<CalibrationTable, BuildError> {
     let tensors = tensors_to_calibrate(model, &options.int8)?;
+    if options.method == Method::MinMax {
+        // What the model can reduce itself takes one pass, with what FP16 wants to know.
+        let mut others = match options.half_rest {
+            true => values_to_watch(model, &options.fp16)?,
+            false => Vec::new(),
+        };
+        let known: HashSet<&ValueName> = tensors.iter().collect();
+        others.retain(|name| !known.contains(name));
+        let watched = Watched {
+            calibrated: &tensors,
+            others: &others,
+        };
+        progress.stage("calibrating", Some(len as u64));
+        let mut at = |sample: usize| progress.at(sample as u64 + 1);
+        return Ok(extremes(
+            model,
+            watched,
+            samples,
+            backend,
+            options.threads,
+            &mut at,
+        )?);
+    }
     let settings = CalibrationOptions {
         method: options.method,
         tap_memory: options.tap_memory,

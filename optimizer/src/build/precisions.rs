@@ -1,12 +1,14 @@
 //! The candidates of each precision: what is calibrated, what is converted, and what of it the user should know.
 
+use std::borrow::Cow;
+
 use edgeopt_models::Model;
 use edgeopt_models::bundle::Precision;
 use edgeopt_runtime::Backend;
 
 use super::{BuildError, BuildOptions, Candidate, Data, Prepared, Progress};
 use crate::accuracy::compare;
-use crate::calibrate::{CalibrationTable, extremes};
+use crate::calibrate::{CalibrationTable, Watched, extremes};
 use crate::precision::fp16::{Fp16Report, simulate, to_fp16, values_to_watch};
 use crate::precision::int8::{Int8Options, KeptNode, quantize, quantize_to_target};
 
@@ -17,9 +19,9 @@ pub(super) fn fp16(
     backend: &dyn Backend,
     progress: &dyn Progress,
 ) -> Result<Candidate, BuildError> {
-    let ranges = ranges(&prepared.model, options, data, backend, progress)?;
+    let ranges = ranges(&prepared.model, options, None, data, backend, progress)?;
     let mut candidate = Candidate::new(Precision::Fp16, prepared.model.clone());
-    let report = to_fp16(&mut candidate.model, &options.fp16, ranges.as_ref())?;
+    let report = to_fp16(&mut candidate.model, &options.fp16, ranges.as_deref())?;
     candidate.notes = notes(&report);
     candidate.kept = report.kept;
     Ok(candidate)
@@ -44,7 +46,15 @@ pub(super) fn int8(
         candidate.kept = report.kept;
         candidate.notes = report.notes;
         if options.half_rest {
-            let (model, report) = half_rest(&candidate.model, prepared, options, data, backend, progress)?;
+            let (model, report) = half_rest(
+                &candidate.model,
+                prepared,
+                options,
+                table,
+                data,
+                backend,
+                progress,
+            )?;
             take_half(&mut candidate, model, report);
         }
         return Ok(candidate);
@@ -70,7 +80,15 @@ pub(super) fn int8(
         ));
     }
     if options.half_rest {
-        let (model, report) = half_rest(&candidate.model, prepared, options, data, backend, progress)?;
+        let (model, report) = half_rest(
+            &candidate.model,
+            prepared,
+            options,
+            table,
+            data,
+            backend,
+            progress,
+        )?;
         // The target was met with the rest in float32: half must not be what misses it.
         let reached = || -> Result<f64, BuildError> {
             let judged = simulate(&model)?;
@@ -94,14 +112,15 @@ fn half_rest(
     quantized: &Model,
     prepared: &Prepared,
     options: &BuildOptions,
+    table: &CalibrationTable,
     data: &Data<'_>,
     backend: &dyn Backend,
     progress: &dyn Progress,
 ) -> Result<(Model, Fp16Report), BuildError> {
     // Quantization keeps the names of the values it does not replace.
-    let ranges = ranges(&prepared.model, options, data, backend, progress)?;
+    let ranges = ranges(&prepared.model, options, Some(table), data, backend, progress)?;
     let mut model = quantized.clone();
-    let report = to_fp16(&mut model, &options.fp16, ranges.as_ref())?;
+    let report = to_fp16(&mut model, &options.fp16, ranges.as_deref())?;
     Ok((model, report))
 }
 
@@ -116,22 +135,32 @@ fn take_half(candidate: &mut Candidate, model: Model, report: Fp16Report) {
     candidate.model = model;
 }
 
-/// Ranges of what would become half, if there is data.
-fn ranges(
+/// Ranges of what would become half, if there is data; a table that has them all is taken as it is.
+fn ranges<'a>(
     model: &Model,
     options: &BuildOptions,
+    table: Option<&'a CalibrationTable>,
     data: &Data<'_>,
     backend: &dyn Backend,
     progress: &dyn Progress,
-) -> Result<Option<CalibrationTable>, BuildError> {
+) -> Result<Option<Cow<'a, CalibrationTable>>, BuildError> {
     let Some(samples) = data.calibration else {
         return Ok(None);
     };
     let values = values_to_watch(model, &options.fp16)?;
+    if let Some(table) = table
+        && values.iter().all(|name| table.get(name.as_str()).is_some())
+    {
+        return Ok(Some(Cow::Borrowed(table)));
+    }
     progress.stage("watching ranges for FP16", Some(data.calibration_len as u64));
     let mut at = |sample: usize| progress.at(sample as u64 + 1);
-    let table = extremes(model, &values, samples, backend, options.threads, &mut at)?;
-    Ok(Some(table))
+    let watched = Watched {
+        calibrated: &[],
+        others: &values,
+    };
+    let table = extremes(model, watched, samples, backend, options.threads, &mut at)?;
+    Ok(Some(Cow::Owned(table)))
 }
 
 fn notes(report: &Fp16Report) -> Vec<String> {

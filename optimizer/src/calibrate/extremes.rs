@@ -1,19 +1,29 @@
 use edgeopt_models::graph::NameGenerator;
-use edgeopt_models::{DataType, Model, Node, Shape, Tensor, ValueInfo, ValueName};
+use edgeopt_models::{DataType, Model, Node, Tensor, ValueInfo, ValueName, ValueType};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
 
+use super::statistics::Statistics;
 use super::taps::tapped;
 use super::{CalibrationError, CalibrationTable, Method, Samples, TensorRange};
 
-/// Finds the smallest and largest value of each of `tensors`, and nothing more: the model reduces them itself, so that
-/// one pass over the data and a few numbers per sample are enough for any number of tensors. Infinite values count as
-/// they are. `progress` is told the sample just done.
+/// What to find out about a model's tensors in one pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watched<'a> {
+    /// Tensors whose range is to be represented, as [`Method::MinMax`] calibrates: a value that is not finite is an error,
+    /// and means along axis 1 are found, too.
+    pub calibrated: &'a [ValueName],
+    /// Tensors of which only the extremes are of interest, infinite values included.
+    pub others: &'a [ValueName],
+}
+
+/// Finds the smallest and largest value of tensors: the model reduces them itself, so that one pass over the data and a
+/// few numbers per sample are enough for any number of tensors. `progress` is told the sample just done.
 ///
 /// # Errors
 /// See [`CalibrationError`].
 pub fn extremes(
     model: &Model,
-    tensors: &[ValueName],
+    watched: Watched<'_>,
     samples: &dyn Samples,
     backend: &dyn Backend,
     threads: usize,
@@ -23,6 +33,9 @@ pub fn extremes(
         method: Method::MinMax,
         ..CalibrationTable::default()
     };
+    let calibrated = watched.calibrated.iter().map(|name| (name, true));
+    let others = watched.others.iter().map(|name| (name, false));
+    let tensors: Vec<(&ValueName, bool)> = calibrated.chain(others).collect();
     if tensors.is_empty() {
         return Ok(table);
     }
@@ -32,7 +45,7 @@ pub fn extremes(
         frugal: true,
         ..CompileOptions::default()
     };
-    let reduced = reducing(model, tensors);
+    let (reduced, mut found) = reducing(model, &tensors);
     let engine = backend.compile(ModelSource::Model(&reduced), &options)?;
     drop(reduced);
     // Inputs that only other parts of the model read may have gone from the library's view.
@@ -42,7 +55,6 @@ pub fn extremes(
         .map(|spec| inputs.iter().position(|name| **name == spec.name))
         .collect();
     let mut session = Engine::session(engine)?;
-    let mut found = vec![(f32::INFINITY, f32::NEG_INFINITY); tensors.len()];
     let opened = samples
         .open()
         .map_err(|source| CalibrationError::Sample { sample: 0, source })?;
@@ -52,21 +64,9 @@ pub fn extremes(
             .iter()
             .filter_map(|place| item.get((*place)?).cloned())
             .collect();
-        let outputs = session.run(&given)?;
-        for ((range, name), output) in found.iter_mut().zip(tensors).zip(outputs.chunks(2)) {
-            for (index, output) in output.iter().enumerate() {
-                let value = output.to_f32().map_err(|source| CalibrationError::Type {
-                    tensor: name.to_string(),
-                    source,
-                })?;
-                for value in value.iter() {
-                    if index == 0 {
-                        range.0 = lowest(range.0, *value);
-                    } else {
-                        range.1 = -lowest(-range.1, -value);
-                    }
-                }
-            }
+        let mut outputs = session.run(&given)?.iter();
+        for found in &mut found {
+            found.add(&mut outputs, sample)?;
         }
         table.samples += 1;
         progress(sample);
@@ -74,17 +74,84 @@ pub fn extremes(
     if table.samples == 0 {
         return Err(CalibrationError::NoSamples);
     }
-    let ranges = tensors.iter().zip(found).map(|(name, (min, max))| {
-        let range = TensorRange {
-            min,
-            max,
-            threshold: max.max(-min),
-            channel_means: None,
-        };
-        (name.to_string(), range)
-    });
-    table.ranges.extend(ranges);
+    table.ranges.extend(
+        found
+            .into_iter()
+            .map(|found| (found.name.to_string(), found.range())),
+    );
     Ok(table)
+}
+
+/// What is known of a tensor so far.
+struct Found {
+    name: ValueName,
+    min: f32,
+    max: f32,
+    /// Of those that are calibrated.
+    statistics: Option<Statistics>,
+    /// Whether the sums are along axis 1.
+    by_channel: bool,
+}
+
+impl Found {
+    /// Takes its numbers from the outputs of a run.
+    fn add<'a>(
+        &mut self,
+        outputs: &mut impl Iterator<Item = &'a Tensor>,
+        sample: usize,
+    ) -> Result<(), CalibrationError> {
+        let fail = |source| CalibrationError::Type {
+            tensor: self.name.to_string(),
+            source,
+        };
+        let mut number = || -> Result<f32, CalibrationError> {
+            let values = outputs.next().map(Tensor::to_f32).transpose().map_err(fail)?;
+            Ok(values.and_then(|values| values.first().copied()).unwrap_or(0.0))
+        };
+        let (min, max) = (number()?, number()?);
+        self.min = lowest(self.min, min);
+        self.max = -lowest(-self.max, -max);
+        let Some(statistics) = &mut self.statistics else {
+            return Ok(());
+        };
+        let size = outputs.next().map(Tensor::to_i64).transpose().map_err(fail)?;
+        let size = size.and_then(|size| size.first().copied()).unwrap_or(0);
+        let sums = outputs.next().map(Tensor::to_f32).transpose().map_err(fail)?;
+        let sums = sums.as_deref().unwrap_or_default();
+        // Libraries may pass over NaN when they look for extremes; a sum shows it.
+        if !min.is_finite() || !max.is_finite() || sums.iter().any(|sum| !sum.is_finite()) {
+            return Err(CalibrationError::NonFinite {
+                tensor: self.name.to_string(),
+                sample,
+            });
+        }
+        let sums = self.by_channel.then_some(sums);
+        statistics.add_reduced(min, max, u64::try_from(size).unwrap_or(0), sums);
+        Ok(())
+    }
+
+    fn range(self) -> TensorRange {
+        match self.statistics {
+            Some(statistics) if statistics.values > 0 => TensorRange {
+                min: statistics.min,
+                max: statistics.max,
+                threshold: statistics.threshold(Method::MinMax),
+                channel_means: statistics.channel_means(),
+            },
+            Some(_) => TensorRange {
+                min: 0.0,
+                max: 0.0,
+                threshold: 0.0,
+                channel_means: None,
+            },
+            None => TensorRange {
+                min: self.min,
+                max: self.max,
+                threshold: self.max.max(-self.min),
+                channel_means: None,
+            },
+        }
+    }
 }
 
 /// The lower of two, or NaN if there is one.
@@ -96,40 +163,72 @@ fn lowest(a: f32, b: f32) -> f32 {
     }
 }
 
-/// The model with the minimum and the maximum of each tensor as its outputs.
-fn reducing(model: &Model, tensors: &[ValueName]) -> Model {
+/// The model with each tensor's minimum and maximum as its outputs, followed for those that are calibrated by the number of
+/// elements and their sum, along axis 1 where there is one.
+fn reducing(model: &Model, tensors: &[(&ValueName, bool)]) -> (Model, Vec<Found>) {
     let mut names = NameGenerator::new(model);
-    let mut reduced = tapped(model, tensors);
+    let taps: Vec<ValueName> = tensors.iter().map(|(name, _)| (*name).clone()).collect();
+    let mut reduced = tapped(model, &taps);
     reduced.graph.outputs.clear();
     let zero = names.fresh("zero");
     reduced
         .graph
         .add_initializer(zero.clone(), Tensor::vector(&[0f32]));
-    for tensor in tensors {
-        let known = reduced
-            .graph
-            .type_of(tensor)
-            .and_then(|ty| ty.shape()?.elements())
+    let mut found = Vec::with_capacity(tensors.len());
+    for (tensor, calibrated) in tensors {
+        let ty = reduced.graph.type_of(tensor);
+        let shape = ty.as_ref().and_then(|ty| ty.shape());
+        let known = shape
+            .and_then(|shape| shape.elements())
             .is_some_and(|elements| elements > 0);
+        let rank = shape.map(|shape| shape.len()).filter(|rank| *rank >= 2);
         let read = if known {
-            tensor.clone()
+            (*tensor).clone()
         } else {
             // Of no elements there is no extreme; one more that does not matter for ranges makes sure of one.
             padded(&mut reduced, &mut names, tensor, &zero)
         };
         for op in ["ReduceMin", "ReduceMax"] {
-            let output = names.fresh(&format!("{tensor}_{op}"));
-            let node =
-                Node::new(op, &names.fresh(op), [read.clone()], [output.clone()]).with("keepdims", 0i64);
-            reduced.graph.nodes.push(node);
-            reduced
-                .graph
-                .outputs
-                .push(ValueInfo::tensor(output, DataType::Float32, Shape::default()));
+            output(&mut reduced, &mut names, op, &[read.clone()]);
         }
+        if *calibrated {
+            output(&mut reduced, &mut names, "Size", &[(*tensor).clone()]);
+            let mut inputs = vec![(*tensor).clone()];
+            if let Some(rank) = rank {
+                let axes: Vec<i64> = (0..rank as i64).filter(|axis| *axis != 1).collect();
+                let name = names.fresh("axes");
+                reduced.graph.add_initializer(name.clone(), Tensor::vector(&axes));
+                inputs.push(name);
+            }
+            output(&mut reduced, &mut names, "ReduceSum", &inputs);
+        }
+        found.push(Found {
+            name: (*tensor).clone(),
+            min: f32::INFINITY,
+            max: f32::NEG_INFINITY,
+            statistics: calibrated.then(Statistics::default),
+            by_channel: rank.is_some(),
+        });
     }
     reduced.graph.drop_unused_constants();
-    reduced
+    (reduced, found)
+}
+
+/// Adds a node whose result is an output of the model.
+fn output(model: &mut Model, names: &mut NameGenerator, op: &str, inputs: &[ValueName]) {
+    let (name, result) = (names.fresh(op), names.fresh(op));
+    let node = Node::new(op, &name, inputs.iter().cloned(), [result.clone()]);
+    let (node, dtype) = match op {
+        "Size" => (node, DataType::Int64),
+        _ => (node.with("keepdims", 0i64), DataType::Float32),
+    };
+    model.graph.nodes.push(node);
+    let ty = ValueType::Tensor { dtype, shape: None };
+    model.graph.outputs.push(ValueInfo {
+        name: result,
+        ty,
+        extra: None,
+    });
 }
 
 /// The elements of `tensor` in one row, with a zero behind them.

@@ -14,7 +14,7 @@ mod table;
 pub mod taps;
 
 pub use collect::{CalibrationError, CalibrationOptions, calibrate};
-pub use extremes::extremes;
+pub use extremes::{Watched, extremes};
 pub use histogram::Histogram;
 pub use method::{Method, ParseMethodError};
 pub use samples::{SampleError, SampleInputs, Samples};

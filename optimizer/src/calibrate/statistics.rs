@@ -67,6 +67,33 @@ impl Statistics {
         Ok(())
     }
 
+    /// Adds what a sample was reduced to: its range, and its sums along axis 1 if they are known. Only for methods that
+    /// need no histogram.
+    pub fn add_reduced(&mut self, min: f32, max: f32, values: u64, sums: Option<&[f32]>) {
+        if values == 0 {
+            return;
+        }
+        self.min = self.min.min(min);
+        self.max = self.max.max(max);
+        self.values += values;
+        let peak = max.max(-min);
+        self.sample_peaks.add(&[peak]);
+        let Some(channels) = &mut self.channels else {
+            return;
+        };
+        let known = channels.values().next().map(|part| part.sums.len());
+        match sums {
+            Some(sums) if known.is_none_or(|known| known == sums.len()) && !sums.is_empty() => {
+                let part = channels.entry(peak.to_bits() >> 23).or_default();
+                part.sums.resize(sums.len(), 0.0);
+                part.values += values as usize;
+                let totals = part.sums.iter_mut().zip(sums);
+                totals.for_each(|(total, sum)| *total += f64::from(*sum));
+            }
+            _ => self.channels = None,
+        }
+    }
+
     /// The largest magnitude to represent, by `method`. Zero when every value was zero.
     pub fn threshold(&self, method: Method) -> f32 {
         let peak = self.peak();

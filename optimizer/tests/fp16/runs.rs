@@ -3,7 +3,7 @@ use edgeopt_models::graph::validate::validate;
 use edgeopt_models::{Attribute, DataType, Graph, Model, Node, Shape, Tensor, ValueInfo};
 use edgeopt_optimizer::accuracy::layer_sqnr;
 use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Progress, make, prepare};
-use edgeopt_optimizer::calibrate::{CalibrationOptions, calibrate, extremes};
+use edgeopt_optimizer::calibrate::{CalibrationOptions, Watched, calibrate, extremes};
 use edgeopt_optimizer::precision::fp16::{Fp16Options, simulate, to_fp16, values_to_watch};
 use edgeopt_optimizer::precision::int8::{Int8Options, quantize, tensors_to_calibrate};
 use edgeopt_runtime::backends::cpu::CpuBackend;
@@ -88,8 +88,12 @@ fn extremes_are_those_of_the_values_also_of_none_and_of_infinite_ones() {
     ];
     let backend = CpuBackend::new().unwrap();
     let tensors = ["x", "h", "e", "i"].map(Into::into);
+    let watched = Watched {
+        others: &tensors,
+        ..Watched::default()
+    };
     let mut seen = Vec::new();
-    let table = extremes(&float, &tensors, &samples, &backend, 1, &mut |sample| {
+    let table = extremes(&float, watched, &samples, &backend, 1, &mut |sample| {
         seen.push(sample)
     })
     .unwrap();
@@ -100,7 +104,7 @@ fn extremes_are_those_of_the_values_also_of_none_and_of_infinite_ones() {
     assert_eq!(range("e"), Some((0.0, 0.0)));
     assert_eq!(range("i"), Some((f32::NEG_INFINITY, 2f32.ln())));
     let none: Vec<Vec<Tensor>> = Vec::new();
-    assert!(extremes(&float, &tensors, &none, &backend, 1, &mut |_| ()).is_err());
+    assert!(extremes(&float, watched, &none, &backend, 1, &mut |_| ()).is_err());
 }
 
 #[test]
@@ -118,7 +122,11 @@ fn calibrated_ranges_keep_overflow_out() {
     assert!(!found.non_finite.is_empty(), "{found:?}");
     let backend = CpuBackend::new().unwrap();
     let watched = values_to_watch(&float, &Fp16Options::default()).unwrap();
-    let ranges = extremes(&float, &watched, &samples, &backend, 1, &mut |_| ()).unwrap();
+    let watched = Watched {
+        others: &watched,
+        ..Watched::default()
+    };
+    let ranges = extremes(&float, watched, &samples, &backend, 1, &mut |_| ()).unwrap();
     let (half, report) = converted_with(float.clone(), &Fp16Options::default(), Some(&ranges));
     assert_eq!(kept(&report), ["up", "down"]);
     let found = measured(&float, &half, &samples);

@@ -43,7 +43,7 @@ struct OutputSlot {
     bound: bool,
     /// The tensor has the shape that the last run produced.
     filled: bool,
-    /// The shape depends on more than the shapes of the inputs: the library must allocate it anew.
+    /// The library must allocate it anew: its shape depends on more than the shapes of the inputs, or it is an input.
     varies: bool,
 }
 
@@ -54,9 +54,15 @@ unsafe impl Send for CpuSession {}
 impl CpuSession {
     pub(super) fn new(engine: Arc<CpuEngine>) -> Self {
         let names = |names: &[std::ffi::CString]| names.iter().map(|name| name.as_ptr()).collect::<Vec<_>>();
+        // The library hands an input that is also an output through; it does not copy it into memory given for the output.
+        let passed_on = |output: &TensorSpec| engine.inputs.iter().any(|input| input.name == output.name);
+        let slot = |output: &TensorSpec| OutputSlot {
+            varies: passed_on(output),
+            ..OutputSlot::default()
+        };
         Self {
             inputs: engine.inputs.iter().map(|_| InputSlot::default()).collect(),
-            outputs: engine.outputs.iter().map(|_| OutputSlot::default()).collect(),
+            outputs: engine.outputs.iter().map(slot).collect(),
             tensors: engine.outputs.iter().map(|_| Tensor::vector::<u8>(&[])).collect(),
             input_names: names(&engine.input_names),
             output_names: names(&engine.output_names),
