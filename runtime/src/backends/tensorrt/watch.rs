@@ -9,6 +9,7 @@ use edgeopt_models::Bytes;
 
 use super::builder::{BuildEvents, Watched};
 use super::failure::Stop;
+use crate::OnStep;
 
 /// A request to stop, shared between who asks and the build.
 #[derive(Clone, Default)]
@@ -124,15 +125,28 @@ impl Watched for Stoppable<'_> {
     }
 }
 
-/// Events that nobody listens to.
-pub struct Silent;
+/// Of a build's events only that something went on; `None` = nobody listens.
+pub struct Steps<'a>(pub Option<&'a OnStep>);
 
-impl BuildEvents for Silent {
-    fn phase_begins(&self, _: &str, _: Option<&str>, _: u32) {}
+impl Steps<'_> {
+    fn tell(&self) {
+        if let Some(on_step) = self.0 {
+            on_step.done();
+        }
+    }
+}
+
+impl BuildEvents for Steps<'_> {
+    fn phase_begins(&self, _: &str, _: Option<&str>, _: u32) {
+        self.tell();
+    }
     fn step_done(&self, _: &str, _: u32) -> bool {
+        self.tell();
         true
     }
-    fn phase_ends(&self, _: &str) {}
+    fn phase_ends(&self, _: &str) {
+        self.tell();
+    }
 }
 
 #[cfg(test)]
@@ -162,7 +176,7 @@ mod tests {
             floor: Bytes(400),
         };
         assert_eq!(stop.reason(), Some(reason));
-        assert!(!Stoppable::new(&Silent, stop).step_done("any", 1));
+        assert!(!Stoppable::new(&Steps(None), stop).step_done("any", 1));
         drop(watch);
     }
 
