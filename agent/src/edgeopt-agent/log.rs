@@ -4,11 +4,21 @@ use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 
 use tracing::level_filters::LevelFilter;
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Names the least important level shown: error, warn, info, debug or trace.
 const LEVEL: &str = "EDGEOPT_LOG";
+
+/// Levels as syslog names them.
+const PRIORITIES: PriorityMappings = PriorityMappings {
+    error: Priority::Error,
+    warn: Priority::Warning,
+    info: Priority::Informational,
+    debug: Priority::Debug,
+    trace: Priority::Debug,
+};
 
 /// Begins logging; an unknown level is an error that names it.
 pub(crate) fn start() -> anyhow::Result<()> {
@@ -23,7 +33,11 @@ pub(crate) fn start() -> anyhow::Result<()> {
     let journal = to_journal().then(|| tracing_journald::layer().ok()).flatten();
     match journal {
         Some(layer) => registry
-            .with(layer.with_field_prefix(Some("EDGEOPT".into())))
+            .with(
+                layer
+                    .with_field_prefix(Some("EDGEOPT".into()))
+                    .with_priority_mappings(PRIORITIES),
+            )
             .init(),
         None => {
             let terminal = std::io::stderr().is_terminal();

@@ -16,8 +16,8 @@ use signal_hook::iterator::Signals;
 
 use super::{BAD_CONFIGURATION, log};
 
-/// How long a stop may take, but for a quarter of it; below the unit's `TimeoutStopSec`, and with [`HANDOVER`] below its
-/// `WatchdogSec`: a daemon that starts anew with a changed configuration stops first.
+/// How long a stop may take; below the unit's `TimeoutStopSec`, and with [`HANDOVER`] below its `WatchdogSec`: a daemon that
+/// starts anew with a changed configuration stops first.
 const STOP: Duration = Duration::from_secs(15);
 /// How often the daemon is looked at.
 const TICK: Duration = Duration::from_millis(250);

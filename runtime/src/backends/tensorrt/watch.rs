@@ -157,6 +157,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn whatever_a_build_does_is_a_step() {
+        let told = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&told);
+        let on_step = OnStep::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let steps = Steps(Some(&on_step));
+        steps.phase_begins("tactics", None, 2);
+        assert!(steps.step_done("tactics", 0) && steps.step_done("tactics", 1));
+        steps.phase_ends("tactics");
+        assert_eq!(told.load(Ordering::Relaxed), 4);
+        assert!(Steps(None).step_done("any", 1));
+    }
+
+    #[test]
     fn falling_below_the_floor_asks_for_a_stop_with_the_numbers() {
         let left = Arc::new(AtomicU64::new(500));
         let read = Arc::clone(&left);
