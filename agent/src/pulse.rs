@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+/// How often an event loop shows that it turns, and how long it may be held up.
+const TURN: Duration = Duration::from_secs(1);
+const HELD_UP: Duration = Duration::from_secs(60);
 /// No promise is open.
 const RESTING: u64 = u64::MAX;
 
@@ -100,6 +103,14 @@ impl Pulse {
     /// Waits for work.
     pub fn rest(&self) {
         self.0.due.store(RESTING, Ordering::Relaxed);
+    }
+
+    /// Shows that an event loop of one thread turns, as a task of that loop: what holds the thread up, holds this up too.
+    pub(crate) async fn beat_while_turning(self) {
+        loop {
+            self.beat(HELD_UP);
+            tokio::time::sleep(TURN).await;
+        }
     }
 }
 

@@ -109,7 +109,7 @@ fn a_mistake_is_named_with_file_and_line() {
 fn all_contradictions_come_in_one_message() {
     let text = "device = \"a\"\n[broker]\nhost = \"mqtt://b\"\nport = 0\nkeep_alive_s = 0\nclient_id = \"a b\"\n\
         password_file = \"/x\"\nmax_packet = 10\n[broker.tls]\ncertificate = \"/c\"\nalpn = [\"\"]\n\
-        [spool]\nmax = \"1MiB\"\ndirectory = \"spool\"\n[memory]\nlimit = \"1KiB\"\n[slots.s]\nqueue = 0\n\
+        [spool]\nmax = \"1MiB\"\ndirectory = \"spool\"\n[memory]\nlimit = \"1KiB\"\n[engine]\nhang_after_s = 0\n[slots.s]\nqueue = 0\n\
         inputs = [{ kind = \"http\" }, { kind = \"folder\", path = \"/in\" }, { kind = \"folder\", path = \"/in\" }]\n";
     let ConfigError::Invalid { problems, .. } = load(text, &[]).unwrap_err() else {
         panic!("another error")
@@ -130,6 +130,7 @@ fn all_contradictions_come_in_one_message() {
             "spool.max",
             "memory.limit",
             "trust.keys",
+            "engine.hang_after_s",
             "slots.s.queue",
             "slots.s.inputs[0]",
             "slots.s.inputs[2]",

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -55,6 +56,30 @@ pub struct CompileOptions {
     /// Take little memory at the price of slower runs: no copy of the weights in the order that kernels like best, and
     /// nothing kept from one run to the next. For models that are run only to be observed.
     pub frugal: bool,
+    /// Told whenever a step of the compilation is done: a build of minutes shows by it that it does not hang.
+    pub on_step: Option<OnStep>,
+}
+
+/// What is told of a compilation's steps, from any thread. Backends and libraries that compile in one go never call it.
+#[derive(Clone)]
+pub struct OnStep(Arc<dyn Fn() + Send + Sync>);
+
+impl OnStep {
+    /// Calls `told` at each step.
+    pub fn new(told: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(told))
+    }
+
+    /// A step is done.
+    pub fn done(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for OnStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnStep")
+    }
 }
 
 impl Default for CompileOptions {
@@ -67,6 +92,7 @@ impl Default for CompileOptions {
             exact_quantization: false,
             optimize: true,
             frugal: false,
+            on_step: None,
         }
     }
 }

@@ -12,5 +12,5 @@ pub mod pipeline;
 
 pub use declared::compile_declared;
 pub use engine::{
-    Backend, CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec,
+    Backend, CompileOptions, Engine, MemoryUse, ModelSource, OnStep, RuntimeError, Session, TensorSpec,
 };

@@ -13,7 +13,7 @@ use edgeopt_optimizer::build::{BuildOptions, Data, Progress, make, prepare};
 use edgeopt_optimizer::calibrate::SampleInputs;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::backends::tensorrt::{
-    BuildEvents, BuildLimits, BuiltEngine, EngineOptions, InputRange, Library, MemoryWatch, Places, Silent,
+    BuildEvents, BuildLimits, BuiltEngine, EngineOptions, InputRange, Library, MemoryWatch, Places, Steps,
     Stop, StopRequest, Stoppable, TensorRtError, build_engine, plan_file,
 };
 
@@ -92,7 +92,7 @@ fn build(library: &Library, onnx: &[u8], options: &EngineOptions) -> Result<Buil
         library,
         onnx,
         options,
-        &Stoppable::new(&Silent, StopRequest::default()),
+        &Stoppable::new(&Steps(None), StopRequest::default()),
     )
 }
 
@@ -448,7 +448,7 @@ fn a_build_stops_before_memory_runs_out() {
     while stop.reason().is_none() {
         std::thread::yield_now();
     }
-    let error = build_engine(&library, &onnx, &options, &Stoppable::new(&Silent, stop))
+    let error = build_engine(&library, &onnx, &options, &Stoppable::new(&Steps(None), stop))
         .unwrap_err()
         .to_string();
     assert!(

@@ -311,6 +311,7 @@ impl Config {
             1024,
             "",
         );
+        findings.range("engine.hang_after_s", self.engine.hang_after_s, 1, 86_400, " s");
         let watch = &self.watch;
         findings.range("watch.answers", watch.answers, 1, 1_000_000, "");
         findings.range("watch.longest_s", watch.longest_s, 1, 86_400, " s");

@@ -219,6 +219,8 @@ pub struct Engine {
     /// Inferences that run at the same time on the whole device; who waits goes by the slots' priorities. Absent: no
     /// bound but the workers of the slots.
     pub concurrent: Option<u32>,
+    /// Seconds after which one inference counts as hanging: the service manager's watchdog is not fed until it ends.
+    pub hang_after_s: u32,
 }
 
 impl Default for Engine {
@@ -228,6 +230,7 @@ impl Default for Engine {
             cache: "/var/cache/edgeopt".into(),
             cache_max: Bytes::mib(2048),
             concurrent: None,
+            hang_after_s: 60,
         }
     }
 }

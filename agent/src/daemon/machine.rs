@@ -82,8 +82,13 @@ impl Machine {
 
     /// Makes all outputs inactive and ends the thread.
     pub(super) fn stop(&self) {
-        // It has ended already, or gets to it after what waits.
-        let _ = self.told.send(Told::Stop);
+        for _ in 0..100 {
+            // It has ended already, or gets to it after what waits. With a bus that hangs, the queue stays full.
+            if !matches!(self.told.try_send(Told::Stop), Err(TrySendError::Full(_))) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Measures; nothing, if that takes too long.

@@ -89,20 +89,22 @@ impl Daemon {
     /// Takes no more work, lets what is under way end, and says goodbye to the broker; all within about `limit`. What
     /// the broker has not acknowledged by then waits on disk.
     pub fn stop(self, limit: Duration) -> Stopped {
-        let part = limit / 4;
+        let begun = Instant::now();
+        let part = || (limit / 4).min(limit.saturating_sub(begun.elapsed()));
         drop((self.folders, self.http));
-        self.slots.drain(part);
-        // A step that cannot be interrupted, such as loading an engine, may last longer than anybody waits.
-        let (slots, ticker) = (self.slots, self.ticker);
+        self.slots.drain(part());
+        // A step that cannot be interrupted, such as loading an engine or an inference, may last longer than anybody
+        // waits: whoever drops the last reference to the slots waits for their threads.
+        let (slots, ticker, overview) = (self.slots, self.ticker, self.overview);
         let ending = thread::spawn(move || {
-            drop(ticker);
+            drop((ticker, overview));
             slots.end();
         });
-        let mut in_time = ended_within(&ending, part);
+        let mut in_time = ended_within(&ending, part());
         self.machine.stop();
-        let stopped = self.link.stop(part);
+        let stopped = self.link.stop(part());
         for thread in &self.behind {
-            in_time &= ended_within(thread, part);
+            in_time &= ended_within(thread, part());
         }
         if let Err(error) = self.mail.sync() {
             tracing::error!("the last results may not survive a power cut: {error}");

@@ -89,6 +89,11 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Whether the configuration itself is wrong: to start again does not help.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Key { .. })
+    }
+
     /// Whether another process holds what this one needs, and may let go of it.
     pub fn is_in_use(&self) -> bool {
         matches!(
@@ -153,6 +158,7 @@ impl Daemon {
 
         let (report, asked) = telemetry::now();
         let (link, received) = Link::start(options, Box::new(mail.clone()), environment)?;
+        link.show_progress(pulses.join("link to the broker"));
         mail.tell(link.nudge());
         let commands = Commands::start(
             Means {
@@ -194,6 +200,7 @@ impl Daemon {
                 &http.listen,
                 Arc::clone(&slots),
                 Arc::clone(&observer),
+                pulses.join("local interface"),
             )?),
             None => None,
         };
@@ -260,6 +267,7 @@ impl Parts<'_> {
             workers,
             batch_wait: Duration::from_millis(settings.batch_wait_ms.into()),
             priority: settings.priority,
+            hang_after: Duration::from_secs(self.config.engine.hang_after_s.into()),
         };
         let server = Server::start(name.as_str(), options, self.turns.clone(), &self.pulses)?;
         let watch = &self.config.watch;
@@ -275,6 +283,7 @@ impl Parts<'_> {
             self.budget.clone(),
             threads,
             criteria,
+            self.pulses.join(format!("loading into slot {name}")),
         );
         let fetcher = Fetcher::new(
             self.store.clone(),

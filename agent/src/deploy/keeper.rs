@@ -61,7 +61,7 @@ pub enum Verdict {
     Unhealthy(String),
 }
 
-/// The serving side of a slot.
+/// The serving side of a slot. Loading and testing may take long: who does it has a pulse of its own.
 pub trait Stage: Send {
     /// Loads a bundle beside the model that answers, or instead of it if both do not fit.
     ///
@@ -97,11 +97,8 @@ pub trait Stage: Send {
     fn verdict(&mut self) -> Verdict;
 }
 
-/// How long a step other than fetching and loading may take.
+/// How long a step other than fetching, loading and testing may take.
 const STEP: Duration = Duration::from_secs(30);
-
-/// How long loading and testing a model may take: a TensorRT engine may be built meanwhile.
-const LOADING: Duration = Duration::from_secs(3600);
 
 /// How often a watched model is judged.
 const JUDGED_EVERY: Duration = Duration::from_millis(100);
@@ -265,6 +262,7 @@ impl Worker {
     fn handle(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
+            self.pulse.beat(STEP);
             let (record, effects) = next(&self.record, event);
             if record != self.record {
                 if !self.write(&record) {
@@ -297,13 +295,17 @@ impl Worker {
     fn perform(&mut self, effect: Effect) -> Option<Event> {
         let failed =
             |result: Result<(), String>, done: Event| Some(result.map_or_else(Event::Failed, |()| done));
+        self.pulse.beat(STEP);
         match effect {
             Effect::Fetch(spec) => self.fetch(&spec),
             Effect::Stage(model) => {
-                self.pulse.beat(LOADING);
+                self.pulse.rest();
                 failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)
             }
-            Effect::SelfTest => failed(self.stage.self_test(), Event::SelfTested),
+            Effect::SelfTest => {
+                self.pulse.rest();
+                failed(self.stage.self_test(), Event::SelfTested)
+            }
             Effect::Switch => {
                 self.stage.switch();
                 Some(Event::Switched)
@@ -313,7 +315,7 @@ impl Worker {
                 None
             }
             Effect::Restore(model) => {
-                self.pulse.beat(LOADING);
+                self.pulse.rest();
                 let restored = self.stage.restore(&self.bundles.path(&model.sha256));
                 if restored.is_ok() {
                     self.settle();
@@ -321,6 +323,8 @@ impl Worker {
                 restored.err().map(Event::ActiveUnusable)
             }
             Effect::Discard => {
+                // The model that gave way is loaded again.
+                self.pulse.rest();
                 self.stage.discard();
                 None
             }
@@ -344,6 +348,7 @@ impl Worker {
     }
 
     fn fetch(&mut self, spec: &SlotSpec) -> Option<Event> {
+        self.pulse.beat(FETCH_SPEAKS);
         let (own, record) = (self.record.generation, &self.record);
         let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
         let superseded = || {

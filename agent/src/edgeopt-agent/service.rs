@@ -16,11 +16,13 @@ use signal_hook::iterator::Signals;
 
 use super::{BAD_CONFIGURATION, log};
 
-/// How long a stop may take; below the unit's `TimeoutStopSec`.
+/// How long a stop may take; below the unit's `TimeoutStopSec`, and with [`HANDOVER`] below its `WatchdogSec`: a daemon that
+/// starts anew with a changed configuration stops first.
 const STOP: Duration = Duration::from_secs(15);
 /// How often the daemon is looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// How often a start that takes long is announced, and for how long each time.
+/// How often more time for the start is asked for, and how much: the first time at once, so that it does not depend on
+/// what the unit allows.
 const EXTEND_EVERY: Duration = Duration::from_secs(5);
 const EXTEND_BY: Duration = Duration::from_secs(30);
 /// How long another process, or an earlier start of this one, may take to let go of spool and store.
@@ -44,12 +46,17 @@ pub(crate) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         for problem in config.check() {
             tracing::warn!("{problem}");
         }
+        extend();
         let daemon = match (start(&config), before.take()) {
             (Ok(daemon), _) => daemon,
             (Err(error), Some(old)) => {
                 tracing::error!("{error}; going back to the configuration before");
                 config = old;
                 continue;
+            }
+            (Err(error), None) if error.is_configuration() => {
+                tracing::error!("{error}");
+                return Ok(ExitCode::from(BAD_CONFIGURATION));
             }
             (Err(error), None) => return Err(error).context("the daemon does not start"),
         };
@@ -72,11 +79,13 @@ pub(crate) fn run(path: &Path) -> anyhow::Result<ExitCode> {
 fn stop(daemon: Daemon, signals: Receiver<i32>) {
     thread::spawn(move || {
         if signals.recv().is_ok_and(|signal| signal != SIGHUP) {
-            std::process::exit(IMPATIENT.into());
+            signal_hook::low_level::exit(IMPATIENT.into());
         }
     });
     if daemon.stop(STOP) == Stopped::Abandoned {
         tracing::warn!("not everything ended in time; what the broker has not acknowledged is on disk");
+        // Threads still use what libraries would clean up at an ordinary exit.
+        signal_hook::low_level::exit(0);
     }
 }
 
@@ -115,7 +124,7 @@ enum Next {
 struct Service<'a> {
     daemon: &'a Daemon,
     ready: bool,
-    extended: Instant,
+    extended: Option<Instant>,
     /// How often systemd's watchdog is fed.
     watchdog: Option<Duration>,
     fed: Option<Instant>,
@@ -128,7 +137,7 @@ impl<'a> Service<'a> {
         Self {
             daemon,
             ready: false,
-            extended: Instant::now(),
+            extended: None,
             // sd_watchdog_enabled(3) advises half of it; a quarter leaves room for a slow machine.
             watchdog: sd_notify::watchdog_enabled().map(|limit| limit / 4),
             fed: None,
@@ -164,23 +173,24 @@ impl<'a> Service<'a> {
         let names: Vec<String> = hanging.iter().map(|one| one.thread.clone()).collect();
         if names != self.hanging {
             for one in &hanging {
-                tracing::error!("{one}");
+                tracing::error!(thread = one.thread, "{one}");
             }
             self.hanging = names;
+            self.say();
         }
         if !self.ready && self.daemon.is_ready() {
             self.ready = true;
             tracing::info!("ready");
             tell(&[NotifyState::Ready]);
+            self.say();
         }
         // A thread that hangs gets no more time, neither to start nor to go on.
         if !self.hanging.is_empty() {
             return;
         }
-        if !self.ready && self.extended.elapsed() >= EXTEND_EVERY {
-            self.extended = Instant::now();
-            let microseconds = u32::try_from(EXTEND_BY.as_micros()).unwrap_or(u32::MAX);
-            tell(&[NotifyState::ExtendTimeoutUsec(microseconds)]);
+        if !self.ready && self.extended.is_none_or(|last| last.elapsed() >= EXTEND_EVERY) {
+            self.extended = Some(Instant::now());
+            extend();
         }
         if let Some(every) = self.watchdog
             && self.fed.is_none_or(|fed| fed.elapsed() >= every)
@@ -189,6 +199,21 @@ impl<'a> Service<'a> {
             tell(&[NotifyState::Watchdog]);
         }
     }
+
+    /// What `systemctl status` shows.
+    fn say(&self) {
+        let status = match (self.hanging.as_slice(), self.ready) {
+            ([], true) => "serving".to_owned(),
+            ([], false) => "starting".to_owned(),
+            (names, _) => format!("hangs: {}", names.join(", ")),
+        };
+        tell(&[NotifyState::Status(&status)]);
+    }
+}
+
+fn extend() {
+    let microseconds = u32::try_from(EXTEND_BY.as_micros()).unwrap_or(u32::MAX);
+    tell(&[NotifyState::ExtendTimeoutUsec(microseconds)]);
 }
 
 fn tell(states: &[NotifyState<'_>]) {

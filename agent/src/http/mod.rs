@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use crate::config::Listen;
 use crate::daemon::overview::Observer;
 use crate::daemon::slots::Slots;
+use crate::pulse::Pulse;
 use routes::Routes;
 
 /// How long a client may take to send the head of a request.
@@ -76,7 +77,7 @@ enum Listener {
 }
 
 impl HttpServer {
-    /// Listens.
+    /// Listens, and shows by `pulse` that it goes on.
     ///
     /// # Errors
     /// See [`HttpServerError`].
@@ -84,6 +85,7 @@ impl HttpServer {
         listen: &Listen,
         slots: Arc<Slots>,
         observer: Arc<Observer>,
+        pulse: Pulse,
     ) -> Result<Self, HttpServerError> {
         let failed = |source| HttpServerError::Listen {
             address: listen.clone(),
@@ -121,6 +123,7 @@ impl HttpServer {
         let thread = thread::Builder::new()
             .name("http".into())
             .spawn(move || {
+                runtime.spawn(pulse.beat_while_turning());
                 runtime.block_on(async {
                     tokio::select! {
                         () = accept(listener, routes) => {}

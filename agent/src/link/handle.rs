@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use super::quarantine::Quarantine;
 use super::supervisor::{self, Context, Stop};
 use super::{Environment, Inbound, LinkOptions, LinkView, Outbox, Watch};
+use crate::pulse::Pulse;
 
 /// The link could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,7 @@ pub struct Link {
     nudge: Nudge,
     stop: watch::Sender<bool>,
     ended: Watch<bool>,
+    runtime: runtime::Handle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -69,6 +71,7 @@ impl Link {
         let notify = Arc::new(Notify::new());
         let (stop, stop_seen) = watch::channel(false);
         let ended = Watch::new(false);
+        let handle = runtime.handle().clone();
         let at_the_end = SetAtEnd(ended.clone());
         let context = Context {
             quarantine: Quarantine::new(options.quarantine),
@@ -92,6 +95,7 @@ impl Link {
                 nudge: Nudge(notify),
                 stop,
                 ended,
+                runtime: handle,
                 thread: Some(thread),
             },
             received,
@@ -106,6 +110,12 @@ impl Link {
     /// The link to watch from elsewhere.
     pub fn watch(&self) -> Watch<LinkView> {
         self.view.clone()
+    }
+
+    /// Shows by `pulse` that the link's thread goes on.
+    pub(crate) fn show_progress(&self, pulse: Pulse) {
+        // The task ends with the runtime, and its pulse with it.
+        drop(self.runtime.spawn(pulse.beat_while_turning()));
     }
 
     /// What whoever fills the outbox needs.

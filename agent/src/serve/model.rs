@@ -10,7 +10,7 @@ use edgeopt_runtime::dataset::decode_arrays;
 use edgeopt_runtime::memory::{Budget, BudgetError};
 use edgeopt_runtime::pipeline::{Geometry, preprocess};
 use edgeopt_runtime::{
-    Backend, CompileOptions, Engine, ModelSource, RuntimeError, TensorSpec, compile_declared,
+    Backend, CompileOptions, Engine, ModelSource, OnStep, RuntimeError, TensorSpec, compile_declared,
 };
 
 use super::answer::has_non_finite;
@@ -238,10 +238,11 @@ fn least_sqnr_db(precision: Precision) -> f64 {
 }
 
 /// How models are compiled here.
-pub(super) fn compile_options(threads: usize, budget: Option<Budget>) -> CompileOptions {
+pub(super) fn compile_options(threads: usize, budget: Option<Budget>, on_step: OnStep) -> CompileOptions {
     CompileOptions {
         threads,
         budget,
+        on_step: Some(on_step),
         ..CompileOptions::default()
     }
 }

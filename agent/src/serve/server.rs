@@ -31,6 +31,8 @@ pub struct ServerOptions {
     pub batch_wait: Duration,
     /// Who goes first when too many want to run.
     pub priority: Priority,
+    /// How long one run may take before it counts as hanging.
+    pub hang_after: Duration,
 }
 
 /// Why there is no answer.
@@ -55,9 +57,6 @@ pub enum ServeError {
 
 /// The longest time between two inferences of a slot that is slowed down.
 const SLOWEST: Duration = Duration::from_secs(3600);
-
-/// How long one run may take before it counts as hanging.
-const RUN: Duration = Duration::from_secs(60);
 
 /// An input that waits for its answer.
 pub struct Job {
@@ -322,12 +321,14 @@ fn work(shared: &Shared, pulse: &Pulse) {
             }
             drop(state);
             shared.changed.notify_all();
+            pulse.beat(shared.options.hang_after);
             held = model.map(|model| {
                 let session = Arc::clone(&model.engine)
                     .session()
                     .map_err(|error| ServeError::Model(error.to_string()));
                 Held { model, session }
             });
+            pulse.rest();
             continue;
         }
         let Some(current) = &mut held else { continue };
@@ -354,10 +355,9 @@ fn work(shared: &Shared, pulse: &Pulse) {
         }
         let jobs: Vec<Job> = state.queue.drain(..count).collect();
         drop(state);
-        pulse.beat(RUN);
+        // Others may go first for as long as they like; one that hangs meanwhile is found by its own pulse.
         let _turn = shared.turns.take(shared.options.priority);
-        pulse.beat(RUN);
-        answer(shared, current, jobs);
+        answer(shared, pulse, current, jobs);
         pulse.rest();
     }
 }
@@ -382,7 +382,9 @@ fn gather<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, most: usize)
     state
 }
 
-fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
+fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
+    let hang_after = shared.options.hang_after;
+    pulse.beat(hang_after);
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
         match held.model.read_input(&job.name, &job.bytes) {
@@ -406,6 +408,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
             .map(|(_, input)| input.tensors.as_slice())
             .collect();
         let together = stack(&tensors).and_then(|stacked| {
+            pulse.beat(hang_after);
             session
                 .run(&stacked)
                 .ok()
@@ -420,6 +423,7 @@ fn answer(shared: &Shared, held: &mut Held, jobs: Vec<Job>) {
         // Their lengths differ, or one of them makes the run fail: each for itself.
     }
     for (job, input) in readable {
+        pulse.beat(hang_after);
         match session.run(&input.tensors) {
             Ok(outputs) => succeed(shared, model, job, outputs, input.geometry.as_ref()),
             Err(error) => fail(shared, job, ServeError::Model(error.to_string())),

@@ -2,15 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use edgeopt_runtime::Backend;
 use edgeopt_runtime::memory::Budget;
+use edgeopt_runtime::{Backend, OnStep};
 
 use super::health::{Watch, WatchCriteria, judge};
 use super::model::{LoadError, LoadedModel, compile_options};
 use super::server::Server;
 use crate::deploy::{Stage, Verdict};
+use crate::pulse::Pulse;
+
+/// How long loading a model may take: an engine may be built meanwhile, by a library that says nothing of its progress.
+const LOADING: Duration = Duration::from_secs(3600);
+/// How long until the next step, of a library that tells of them.
+const NEXT_STEP: Duration = Duration::from_secs(600);
+/// How long the self-test may take.
+const TESTING: Duration = Duration::from_secs(600);
 
 /// The serving side of a deployment.
 pub struct SlotStage {
@@ -19,6 +27,7 @@ pub struct SlotStage {
     budget: Option<Budget>,
     threads: usize,
     criteria: WatchCriteria,
+    pulse: Pulse,
     staged: Option<Arc<LoadedModel>>,
     /// Where the model that answers came from.
     active: Option<PathBuf>,
@@ -27,13 +36,14 @@ pub struct SlotStage {
 }
 
 impl SlotStage {
-    /// A stage before `server`.
+    /// A stage before `server`, which shows by `pulse` that it goes on.
     pub fn new(
         server: Server,
         backend: Arc<dyn Backend>,
         budget: Option<Budget>,
         threads: usize,
         criteria: WatchCriteria,
+        pulse: Pulse,
     ) -> Self {
         Self {
             server,
@@ -41,6 +51,7 @@ impl SlotStage {
             budget,
             threads,
             criteria,
+            pulse,
             staged: None,
             active: None,
             staged_path: None,
@@ -49,8 +60,13 @@ impl SlotStage {
     }
 
     fn load(&self, bundle: &Path) -> Result<LoadedModel, LoadError> {
-        let options = compile_options(self.threads, self.budget.clone());
-        LoadedModel::load(bundle, &*self.backend, &options)
+        let pulse = self.pulse.clone();
+        let on_step = OnStep::new(move || pulse.beat(NEXT_STEP));
+        let options = compile_options(self.threads, self.budget.clone(), on_step);
+        self.pulse.beat(LOADING);
+        let loaded = LoadedModel::load(bundle, &*self.backend, &options);
+        self.pulse.rest();
+        loaded
     }
 
     /// Loads `bundle` in place of the model that answers: inputs wait meanwhile. If it cannot be loaded, the old model
@@ -95,7 +111,10 @@ impl Stage for SlotStage {
 
     fn self_test(&mut self) -> Result<(), String> {
         let staged = self.staged.as_ref().ok_or("nothing was staged")?;
-        staged.self_test().map(drop)
+        self.pulse.beat(TESTING);
+        let tested = staged.self_test().map(drop);
+        self.pulse.rest();
+        tested
     }
 
     fn switch(&mut self) {

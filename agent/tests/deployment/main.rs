@@ -33,6 +33,7 @@ pub(crate) fn options(queue: usize) -> ServerOptions {
         workers: 2,
         batch_wait: Duration::ZERO,
         priority: Priority::Normal,
+        hang_after: Duration::from_secs(60),
     }
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn keeper(root: &Path, server: &Server, budget: Option<Budget>) -> Ke
         ..WatchCriteria::default()
     };
     let backend = Arc::new(CpuBackend::new().unwrap());
-    let stage = SlotStage::new(server.clone(), backend, budget, 1, criteria);
+    let pulse = Pulses::default().join("loading");
+    let stage = SlotStage::new(server.clone(), backend, budget, 1, criteria, pulse);
     let store = Store::open(root, Bytes::ZERO).unwrap();
     let acceptance = Acceptance {
         trust: unchecked(),

@@ -14,9 +14,9 @@ use super::library::{Library, Places};
 use super::limits::BuildLimits;
 use super::plan_file::EngineKey;
 use super::shapes::ranges;
-use super::watch::{MemoryWatch, Silent, StopRequest, Stoppable};
+use super::watch::{MemoryWatch, Steps, StopRequest, Stoppable};
 use crate::memory::available;
-use crate::{Backend, CompileOptions, Engine, ModelSource, RuntimeError};
+use crate::{Backend, CompileOptions, Engine, ModelSource, OnStep, RuntimeError};
 
 /// Memory that must stay free on the machine while an engine is built: below, Linux begins to kill.
 pub const BUILD_FLOOR: Bytes = Bytes::mib(200);
@@ -49,7 +49,12 @@ impl TensorRtBackend {
         })
     }
 
-    fn plan(&self, onnx: &[u8], options: &EngineOptions) -> Result<Vec<u8>, TensorRtError> {
+    fn plan(
+        &self,
+        onnx: &[u8],
+        options: &EngineOptions,
+        on_step: Option<&OnStep>,
+    ) -> Result<Vec<u8>, TensorRtError> {
         let library = self.library.identity.to_string();
         let target = self.device.target().to_owned();
         let mut key = EngineKey::new(onnx, library.clone(), target.clone(), &options.limits)
@@ -78,7 +83,8 @@ impl TensorRtBackend {
         };
         let stop = StopRequest::default();
         let _watch = MemoryWatch::start(BUILD_FLOOR, stop.clone(), available);
-        let built = build_engine(&self.library, onnx, &options, &Stoppable::new(&Silent, stop))?;
+        let steps = Steps(on_step);
+        let built = build_engine(&self.library, onnx, &options, &Stoppable::new(&steps, stop))?;
         if let Some(cache) = &self.cache {
             for removed in cache.put(&key, &built.plan)? {
                 tracing::info!("{} was removed: the cache of engines is full", removed.display());
@@ -137,7 +143,9 @@ impl Backend for TensorRtBackend {
             ranges: ranges(&options.declared).map_err(refused)?,
             ..EngineOptions::default()
         };
-        let plan = self.plan(&encoded, &engine_options).map_err(refused)?;
+        let plan = self
+            .plan(&encoded, &engine_options, options.on_step.as_ref())
+            .map_err(refused)?;
         let loading = Loading {
             table: self.library.table,
             entries: self.library.entries,

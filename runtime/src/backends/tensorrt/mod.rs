@@ -33,4 +33,4 @@ pub use layers::EngineLayer;
 pub use library::{LIBRARY_VARIABLE, Library, PLUGIN_VARIABLE, Places};
 pub use limits::BuildLimits;
 pub use shapes::{InputRange, ranges};
-pub use watch::{MemoryWatch, Silent, StopRequest, Stoppable};
+pub use watch::{MemoryWatch, Steps, StopRequest, Stoppable};

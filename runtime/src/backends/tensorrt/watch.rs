@@ -9,6 +9,7 @@ use edgeopt_models::Bytes;
 
 use super::builder::{BuildEvents, Watched};
 use super::failure::Stop;
+use crate::OnStep;
 
 /// A request to stop, shared between who asks and the build.
 #[derive(Clone, Default)]
@@ -124,15 +125,28 @@ impl Watched for Stoppable<'_> {
     }
 }
 
-/// Events that nobody listens to.
-pub struct Silent;
+/// Of a build's events only that something went on; `None` = nobody listens.
+pub struct Steps<'a>(pub Option<&'a OnStep>);
 
-impl BuildEvents for Silent {
-    fn phase_begins(&self, _: &str, _: Option<&str>, _: u32) {}
+impl Steps<'_> {
+    fn tell(&self) {
+        if let Some(on_step) = self.0 {
+            on_step.done();
+        }
+    }
+}
+
+impl BuildEvents for Steps<'_> {
+    fn phase_begins(&self, _: &str, _: Option<&str>, _: u32) {
+        self.tell();
+    }
     fn step_done(&self, _: &str, _: u32) -> bool {
+        self.tell();
         true
     }
-    fn phase_ends(&self, _: &str) {}
+    fn phase_ends(&self, _: &str) {
+        self.tell();
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +155,21 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn whatever_a_build_does_is_a_step() {
+        let told = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&told);
+        let on_step = OnStep::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let steps = Steps(Some(&on_step));
+        steps.phase_begins("tactics", None, 2);
+        assert!(steps.step_done("tactics", 0) && steps.step_done("tactics", 1));
+        steps.phase_ends("tactics");
+        assert_eq!(told.load(Ordering::Relaxed), 4);
+        assert!(Steps(None).step_done("any", 1));
+    }
 
     #[test]
     fn falling_below_the_floor_asks_for_a_stop_with_the_numbers() {
@@ -162,7 +191,7 @@ mod tests {
             floor: Bytes(400),
         };
         assert_eq!(stop.reason(), Some(reason));
-        assert!(!Stoppable::new(&Silent, stop).step_done("any", 1));
+        assert!(!Stoppable::new(&Steps(None), stop).step_done("any", 1));
         drop(watch);
     }
 
