@@ -1,11 +1,11 @@
-//! Small bundles: y = f(x) on four numbers, with golden samples.
+//! Small bundles: y = f(x) on four numbers, with golden samples. Other tests take them from here.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use edgeopt_agent::protocol::{ModelSource, SlotSpec};
-use edgeopt_models::bundle::{self, Manifest, Member, Trust};
+use edgeopt_models::bundle::{self, Manifest, Member, SecretKey, Trust};
 use edgeopt_models::{DataType, Dim, Graph, Model, Node, Tensor, ValueInfo, onnx};
 use edgeopt_runtime::dataset::write_npz;
 
@@ -25,6 +25,18 @@ pub(crate) struct Made {
 
 /// A bundle whose golden outputs say y = `golden`·x for x = 1, 2, 3, 4 (or √x if `golden` is `None`).
 pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Option<f32>) -> Made {
+    make_with(folder, version, computes, golden, 0, None)
+}
+
+/// The same with so many bytes more that nobody reads, and signed.
+pub(crate) fn make_with(
+    folder: &Path,
+    version: &str,
+    computes: Computes,
+    golden: Option<f32>,
+    ballast: usize,
+    key: Option<&SecretKey>,
+) -> Made {
     let value = |name: &str| {
         ValueInfo::tensor(
             name,
@@ -53,11 +65,15 @@ pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Opt
         write_npz(&mut bytes, &[(name, &Tensor::new(&[1, 4], values).unwrap())]).unwrap();
         Member::Data(bytes.into_inner())
     };
-    let members = BTreeMap::from([
+    let mut members = BTreeMap::from([
         (bundle::MODEL.to_owned(), Member::Data(model)),
         ("golden/0-inputs.npz".to_owned(), npz("x", &x)),
         ("golden/0-outputs.npz".to_owned(), npz("y", &y)),
     ]);
+    if ballast > 0 {
+        let bytes = (0..ballast).map(|index| (index * index / 7) as u8).collect();
+        members.insert("ballast.bin".to_owned(), Member::Data(bytes));
+    }
     let tensor = |name| serde_json::json!({"name": name, "dtype": "float32", "shape": [{"name": "N", "min": 1, "opt": 4, "max": 8}, 4]});
     let manifest: Manifest = serde_json::from_value(serde_json::json!({
         "format": "1.0", "name": "small", "version": version, "precision": "fp32",
@@ -68,7 +84,7 @@ pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Opt
     }))
     .unwrap();
     let path = folder.join(format!("{version}.edge"));
-    bundle::pack(manifest, &members, None, &path).unwrap();
+    bundle::pack(manifest, &members, key, &path).unwrap();
     let (sha256, size) = bundle::digest_of(std::fs::File::open(&path).unwrap()).unwrap();
     let spec = SlotSpec {
         model: "small".into(),
