@@ -10,10 +10,10 @@ use super::commands::Asked;
 use super::reports::Reports;
 use super::slots::Slots;
 use crate::config::Input;
-use crate::deploy::Event;
+use crate::deploy::{Event, KeeperHandle};
 use crate::download::Blobs;
 use crate::link;
-use crate::protocol::{DesiredState, Phase, ReportedSlot, Topic};
+use crate::protocol::{DesiredState, DeviceId, Phase, ReportedSlot, Topic};
 use crate::pulse::{Pulse, Pulses};
 use crate::serve::ServeError;
 
@@ -25,6 +25,7 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// To whom messages go.
 pub(super) struct Addressees {
+    pub(super) device: DeviceId,
     pub(super) slots: Arc<Slots>,
     pub(super) reports: Reports,
     pub(super) blobs: Blobs,
@@ -60,7 +61,10 @@ fn run(received: &Receiver<link::Inbound>, to: &Addressees, pulse: &Pulse) {
 }
 
 fn handle(message: link::Inbound, to: &Addressees) -> Result<(), String> {
-    let (_, topic) = Topic::parse(&message.topic).map_err(|error| error.to_string())?;
+    let (device, topic) = Topic::parse(&message.topic).map_err(|error| error.to_string())?;
+    if device != to.device {
+        return Err(format!("{}: for another device; this is {}", message.topic, to.device));
+    }
     match topic {
         Topic::Desired => desired(&message, to),
         Topic::Input(name) => {
@@ -113,18 +117,20 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
     let desired: DesiredState = serde_json::from_slice(&message.payload)
         .map_err(|error| format!("{}: {error}; nothing is changed", message.topic))?;
     let current = to.reports.generation();
-    if !desired.generation.supersedes(current) {
-        if desired.generation < current {
-            tracing::info!(
-                "desired generation {} is older than {}: nothing is changed",
-                desired.generation.0,
-                current.0
-            );
-        }
+    if desired.generation < current {
+        tracing::info!(
+            "desired generation {} is older than {}: nothing is changed",
+            desired.generation.0,
+            current.0
+        );
         return Ok(());
     }
-    tracing::info!(generation = desired.generation.0, "a new desired state");
-    for slot in to.slots.all() {
+    if desired.generation.supersedes(current) {
+        tracing::info!(generation = desired.generation.0, "a new desired state");
+    }
+    // Seen again, it is still news to a slot that was added since, or that a power cut kept from taking it.
+    let behind = |keeper: &KeeperHandle| desired.generation.supersedes(keeper.generation());
+    for slot in to.slots.all().filter(|slot| behind(&slot.keeper)) {
         slot.keeper.send(Event::Desired {
             generation: desired.generation,
             spec: desired.slots.get(&slot.name).cloned(),

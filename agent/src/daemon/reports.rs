@@ -20,6 +20,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// The newest that was taken.
     generation: Generation,
     /// Slots that are desired and that this device does not have.
     unknown: BTreeMap<SlotName, ReportedSlot>,
@@ -58,7 +59,7 @@ impl Reports {
         self.publish();
     }
 
-    /// The generation acted on last.
+    /// The newest generation that was taken.
     pub(super) fn generation(&self) -> Generation {
         self.0
             .state
@@ -74,13 +75,19 @@ impl Reports {
         };
         // Held while it is handed over, so that states are published in the order in which they were.
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut reported: BTreeMap<SlotName, ReportedSlot> = slots
-            .all()
-            .map(|slot| (slot.name.clone(), slot.keeper.report()))
-            .collect();
+        // A slot that is still busy with an older generation answers that one: its phase must not be read as the answer
+        // to a newer one. A slot that never had any has nothing to answer.
+        let (mut generation, mut reported) = (state.generation, BTreeMap::new());
+        for slot in slots.all() {
+            let (answered, report) = slot.keeper.answer();
+            if answered > Generation::default() {
+                generation = generation.min(answered);
+            }
+            reported.insert(slot.name.clone(), report);
+        }
         reported.extend(state.unknown.clone());
         let report = ReportedState {
-            generation: state.generation,
+            generation,
             slots: reported,
         };
         if state.last.as_ref() == Some(&report) {

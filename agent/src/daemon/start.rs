@@ -172,7 +172,7 @@ impl Daemon {
             Source {
                 observer: Arc::clone(&observer),
                 mail: mail.clone(),
-                device,
+                device: device.clone(),
                 wall,
                 interval: config.telemetry.interval(),
             },
@@ -194,6 +194,7 @@ impl Daemon {
         let inbound = inbound::start(
             received,
             Addressees {
+                device,
                 slots: Arc::clone(&slots),
                 reports,
                 blobs,

@@ -115,7 +115,8 @@ pub struct KeeperHandle {
     events: Sender<Event>,
     /// The newest generation that was sent, so that a download in progress learns that it is superseded.
     newest: Arc<AtomicU64>,
-    report: Arc<Mutex<ReportedSlot>>,
+    /// The slot as it is reported, and the generation that this answers.
+    report: Arc<Mutex<(Generation, ReportedSlot)>>,
     stopping: Arc<AtomicBool>,
     settled: Arc<AtomicBool>,
 }
@@ -142,6 +143,11 @@ impl KeeperHandle {
 
     /// The slot as it is reported.
     pub fn report(&self) -> ReportedSlot {
+        self.answer().1
+    }
+
+    /// The same, with the generation that it answers. A newer one may have been handed over already.
+    pub fn answer(&self) -> (Generation, ReportedSlot) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -173,7 +179,7 @@ impl Keeper {
         let handle = KeeperHandle {
             events,
             newest: Arc::new(AtomicU64::new(record.generation.0)),
-            report: Arc::new(Mutex::new(record.reported())),
+            report: Arc::new(Mutex::new((record.generation, record.reported()))),
             stopping: Arc::default(),
             settled: Arc::default(),
         };
@@ -322,7 +328,7 @@ impl Worker {
                 Some(Event::Emptied)
             }
             Effect::Report => {
-                self.report(self.record.reported());
+                self.report();
                 None
             }
             Effect::Collect => {
@@ -332,7 +338,8 @@ impl Worker {
         }
     }
 
-    fn report(&self, report: ReportedSlot) {
+    fn report(&self) {
+        let report = (self.record.generation, self.record.reported());
         let mut shown = self.handle.report.lock().unwrap_or_else(PoisonError::into_inner);
         if *shown != report {
             *shown = report;
@@ -355,7 +362,9 @@ impl Worker {
                 reason,
                 ..record.reported()
             };
-            *self.handle.report.lock().unwrap_or_else(PoisonError::into_inner) = reported;
+            let mut shown = self.handle.report.lock().unwrap_or_else(PoisonError::into_inner);
+            *shown = (record.generation, reported);
+            drop(shown);
             (self.reported)();
         };
         let fetching = Fetching {

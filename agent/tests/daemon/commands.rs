@@ -111,7 +111,7 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
     assert!(odd.contains("not a command") && odd.contains("explode"), "{odd}");
     assert_eq!(unit.http().predict(1.0).unwrap().status, 200, "nothing was paused");
 
-    // Pausing is done; seen again after a restart it is not done again, but its end is told again.
+    // A pause outlasts a restart; seen again, the command is not done again, but its end is told again.
     ask(&mut desk, "pause", r#"{"action": {"kind": "pause", "slot": "main"}}"#);
     assert_eq!(reply(&observer, "pause").state, CommandState::Succeeded);
     let refused = unit.http().predict(1.0).unwrap();
@@ -125,8 +125,17 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
         replies(&observer, "pause").last().unwrap().as_ref().unwrap().state,
         CommandState::Succeeded
     );
-    assert_eq!(unit.http().predict(1.0).unwrap().status, 200, "the pause is not repeated");
-    assert_eq!(unit.logged("Pause { slot"), 1, "{}", unit.log());
+    assert_eq!(unit.logged("command id=pause "), 1, "{}", unit.log());
+    assert_eq!(unit.http().predict(1.0).unwrap().status, 503);
+    done(&mut desk, "resume", Action::Resume { slot: main_slot() });
+    assert_eq!(unit.http().predict(1.0).unwrap().status, 200);
+    // The pause is still retained: it must not come back with the next start.
+    unit.stop();
+    unit.run();
+    unit.until_active("1");
+    unit.until_connected();
+    eventually("it has been seen again", || replies(&observer, "pause").len() > told + 1);
+    assert_eq!(unit.http().predict(1.0).unwrap().status, 200);
     unit.stop();
 }
 

@@ -161,7 +161,7 @@ fn a_killed_download_goes_on_where_it_was() {
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
     let server = RangeServer::start(folder.path());
     let mut operator = operator(broker.port);
-    let mut unit = Device::start(&Settings::new(broker.port));
+    let unit = Device::start(&Settings::new(broker.port));
     unit.until_connected();
     let made = make_with(
         folder.path(),
