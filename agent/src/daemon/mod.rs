@@ -14,6 +14,7 @@ mod commands;
 mod inbound;
 mod mail;
 pub(crate) mod overview;
+mod quiet;
 mod reports;
 pub(crate) mod results;
 pub(crate) mod slots;

@@ -273,7 +273,12 @@ impl Worker {
                 self.record = record;
             }
             for effect in effects {
-                events.extend(self.perform(effect));
+                let restores = matches!(effect, Effect::Restore(_));
+                match self.perform(effect) {
+                    // No other effect, a long download least of all, may come before a model that answers.
+                    Some(event) if restores => self.handle(event),
+                    event => events.extend(event),
+                }
             }
         }
     }
@@ -297,7 +302,11 @@ impl Worker {
         let failed =
             |result: Result<(), String>, done: Event| Some(result.map_or_else(Event::Failed, |()| done));
         match effect {
-            Effect::Fetch(spec) => self.fetch(&spec),
+            Effect::Fetch(spec) => {
+                // What could be restored has been.
+                self.settle();
+                self.fetch(&spec)
+            }
             Effect::Stage(model) => {
                 self.pulse.beat(LOADING);
                 failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)

@@ -125,17 +125,14 @@ fn advance(
 /// that left something on disk.
 fn started(record: &mut SlotRecord) -> Vec<Effect> {
     let mut effects = Vec::new();
-    if record.watching {
-        record.starts += 1;
-        if record.starts > MOST_STARTS {
-            let reason = format!(
-                "the daemon started {} times while this model was watched",
-                record.starts - 1
-            );
-            return rolled_back(record, reason);
-        }
-    }
-    if let Some(active) = &record.active {
+    record.starts += u32::from(record.watching);
+    if record.watching && record.starts > MOST_STARTS {
+        let reason = format!(
+            "the daemon started {} times while this model was watched",
+            record.starts - 1
+        );
+        effects = rolled_back(record, reason);
+    } else if let Some(active) = &record.active {
         effects.push(Effect::Restore(active.clone()));
         if record.watching {
             effects.push(Effect::Watch);
@@ -217,39 +214,47 @@ fn switched(record: &mut SlotRecord) -> Vec<Effect> {
 
 fn failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     match record.phase {
-        Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested => {
+        phase if is_under_way(phase) => {
             record.phase = Phase::Failed;
             record.reason = Some(reason);
             vec![Effect::Discard, Effect::Report, Effect::Collect]
         }
-        Phase::Active if record.watching => rolled_back(record, reason),
+        // In a generation that has failed already, the model before it may still be watched.
+        Phase::Active | Phase::Failed if record.watching => rolled_back(record, reason),
         _ => Vec::new(),
     }
 }
 
+/// Between the wish and its end.
+fn is_under_way(phase: Phase) -> bool {
+    matches!(
+        phase,
+        Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested
+    )
+}
+
+/// The model that answers gives way to the one before it. If it is what is desired, its generation has failed with it;
+/// otherwise a newer generation is under way or has ended, and that is its own affair.
 fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    let Some(previous) = record.previous.take() else {
-        // There is nothing to return to. A model that answers badly is better than none; one that brings the daemon down
-        // is not loaded again.
-        if record.starts > MOST_STARTS {
-            record.active = None;
-        }
+    let previous = record.previous.take();
+    if record.phase == Phase::Active {
         record.phase = Phase::Failed;
-        record.watching = false;
-        record.reason = Some(format!("{reason}; there is no previous model to return to"));
-        return vec![Effect::Discard, Effect::Report];
-    };
-    record.active = Some(previous.clone());
-    record.phase = Phase::Failed;
+        record.reason = Some(match previous {
+            Some(_) => reason,
+            None => format!("{reason}; there is no previous model to return to"),
+        });
+    }
+    // With nothing to return to, a model that answers badly is better than none; one that brings the daemon down is not
+    // loaded again.
+    if previous.is_some() || record.starts > MOST_STARTS {
+        record.active.clone_from(&previous);
+    }
     record.watching = false;
     record.starts = 0;
-    record.reason = Some(reason);
-    vec![
-        Effect::Discard,
-        Effect::Restore(previous),
-        Effect::Report,
-        Effect::Collect,
-    ]
+    let mut effects = vec![Effect::Discard];
+    effects.extend(previous.map(Effect::Restore));
+    effects.extend([Effect::Report, Effect::Collect]);
+    effects
 }
 
 fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
@@ -267,6 +272,8 @@ fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
             record.phase = Phase::Downloading;
             vec![Effect::Report, Effect::Fetch(spec)]
         }
+        // What is under way may still become a model.
+        _ if is_under_way(record.phase) => vec![Effect::Report],
         _ => {
             record.phase = Phase::Failed;
             record.reason = Some(reason);
@@ -375,6 +382,46 @@ mod tests {
         assert_eq!((back.active.clone(), back.previous), (first.active.clone(), None));
         assert_eq!(back.reason.as_deref(), Some("3 of 20 answers are NaN"));
         assert!(effects.contains(&Effect::Restore(first.active.unwrap())));
+    }
+
+    #[test]
+    fn a_watched_model_that_is_given_up_does_not_take_a_newer_generation_with_it() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let watched = [
+            wanted(2, "2"),
+            Event::Fetched,
+            Event::Staged,
+            Event::SelfTested,
+            Event::Switched,
+        ];
+        let watched = watched.into_iter().fold(first, |record, event| next(&record, event).0);
+        // The newer generation is under way, while the watched model brings the daemon down again and again.
+        let mut record = next(&watched, wanted(3, "3")).0;
+        let mut effects = Vec::new();
+        for _ in 0..=MOST_STARTS {
+            (record, effects) = next(&record, Event::Started);
+        }
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!((record.phase, &record.reason), (Phase::Downloading, &None));
+        let place = |wanted: &Effect| effects.iter().position(|effect| effect == wanted);
+        let restored = place(&Effect::Restore(Installed::of(&spec("1"))));
+        assert!(restored.is_some() && restored < place(&Effect::Fetch(spec("3"))), "{effects:?}");
+
+        // It has failed for its own reason; the watched model, still answering, turns out to be bad as well.
+        let record = next(&next(&watched, wanted(3, "3")).0, Event::Failed("not signed".into())).0;
+        let (record, effects) = next(&record, Event::Failed("NaN".into()));
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!(record.reason.as_deref(), Some("not signed"));
+        assert!(effects.contains(&Effect::Restore(Installed::of(&spec("1")))));
+    }
+
+    #[test]
+    fn without_any_model_a_deployment_that_is_under_way_goes_on() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let record = next(&first, wanted(2, "2")).0;
+        let (record, _) = next(&record, Event::ActiveUnusable("gone".into()));
+        assert_eq!((record.phase, &record.active), (Phase::Downloading, &None));
+        assert_eq!(next(&record, Event::Fetched).0.phase, Phase::Verified);
     }
 
     #[test]
