@@ -30,6 +30,8 @@ pub(crate) fn main_slot() -> SlotName {
 /// What differs between the tests.
 pub(crate) struct Settings {
     pub(crate) broker: u16,
+    /// `broker.max_packet`, which bounds the spool's files from below.
+    pub(crate) max_packet: &'static str,
     pub(crate) trust: String,
     /// The slots' tables.
     pub(crate) slots: String,
@@ -49,6 +51,7 @@ impl Settings {
     pub(crate) fn new(broker: u16) -> Self {
         Self {
             broker,
+            max_packet: "1MiB",
             trust: "require_signature = false".into(),
             slots: "[slots.main]\nqueue = 256\nworkers = 2\nthreads = 1\ninputs = [{ kind = \"mqtt\" }, { kind = \"http\" }]\n"
                 .into(),
@@ -81,12 +84,13 @@ impl Device {
             None => Address::Tcp(listen.parse().unwrap()),
         };
         let text = format!(
-            "device = \"d\"\n[broker]\nhost = \"127.0.0.1\"\nport = {}\n\
+            "device = \"d\"\n[broker]\nhost = \"127.0.0.1\"\nport = {}\nmax_packet = \"{}\"\n\
              [spool]\ndirectory = \"{state}/spool\"\n{}\n\
              [store]\ndirectory = \"{state}/store\"\nkeep_free = \"0\"\n[trust]\n{}\n\
              [engine]\nbackend = \"cpu\"\ncache = \"{at}/cache\"\n{}\n[watch]\n{}\n\
              [telemetry]\ninterval_s = 1\n[http]\nlisten = \"{listen}\"\n{}",
             settings.broker,
+            settings.max_packet,
             settings.spool,
             settings.trust,
             settings.engine,

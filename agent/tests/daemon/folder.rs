@@ -16,7 +16,7 @@ use crate::support::mosquitto::Mosquitto;
 
 struct Place {
     _folder: tempfile::TempDir,
-    _broker: Mosquitto,
+    broker: Mosquitto,
     observer: Observer,
     unit: Device,
 }
@@ -39,7 +39,7 @@ fn place(keep: bool) -> Place {
     unit.until_active("1");
     Place {
         _folder: folder,
-        _broker: broker,
+        broker,
         observer,
         unit,
     }
@@ -160,7 +160,7 @@ fn kept_files_go_to_done_and_those_that_came_before_the_start_are_found() {
 fn without_a_model_and_while_paused_files_wait() {
     let place = place(false);
     let inside = place.inside();
-    let mut desk = operator(place._broker.port);
+    let mut desk = operator(place.broker.port);
     crate::commands::ask(&mut desk, "p1", r#"{"action": {"kind": "pause", "slot": "main"}}"#);
     eventually("paused", || place.observer.on("/command/p1/reply").len() >= 2);
     fs::write(inside.join("a.npy"), input([1.0; 4])).unwrap();

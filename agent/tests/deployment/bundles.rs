@@ -16,6 +16,8 @@ pub(crate) enum Computes {
     Times(f32),
     /// y = √x: NaN below zero.
     Root,
+    /// y = k·x, and so many multiplications of matrices beside it, each of a million weights.
+    Slowly(f32, usize),
 }
 
 pub(crate) struct Made {
@@ -54,6 +56,28 @@ pub(crate) fn make_with(
         Computes::Times(factor) => {
             graph.add_initializer("k".into(), Tensor::scalar(factor));
             graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["y"]));
+        }
+        Computes::Slowly(factor, times) => {
+            const WIDE: usize = 1024;
+            for (name, rows, columns) in [("in", 4, WIDE), ("through", WIDE, WIDE), ("out", WIDE, 4)] {
+                let zeros = vec![0f32; rows * columns];
+                graph.add_initializer(name.into(), Tensor::new(&[rows, columns], &zeros).unwrap());
+            }
+            graph.add_initializer("k".into(), Tensor::scalar(factor));
+            graph.nodes.push(Node::new("MatMul", "wide", ["x", "in"], ["h0"]));
+            for index in 0..times {
+                let (from, to) = (format!("h{index}"), format!("h{}", index + 1));
+                let name = format!("through{index}");
+                graph
+                    .nodes
+                    .push(Node::new("MatMul", &name, [from.as_str(), "through"], [to.as_str()]));
+            }
+            let last = format!("h{times}");
+            graph
+                .nodes
+                .push(Node::new("MatMul", "narrow", [last.as_str(), "out"], ["zero"]));
+            graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["kx"]));
+            graph.nodes.push(Node::new("Add", "sum", ["kx", "zero"], ["y"]));
         }
         Computes::Root => graph.nodes.push(Node::new("Sqrt", "root", ["x"], ["y"])),
     }
