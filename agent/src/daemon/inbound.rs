@@ -87,7 +87,10 @@ fn handle(message: link::Inbound, to: &Addressees, quiet: &Quiet) -> Result<(), 
             let delivered = to.blobs.deliver(&id, message.payload);
             delivered.map_err(|error| bad("blob")(format!("{}: {error}", message.topic)))
         }
-        _ => Err(bad("direction")(format!("{}: not a topic that a device reads", message.topic))),
+        _ => Err(bad("direction")(format!(
+            "{}: not a topic that a device reads",
+            message.topic
+        ))),
     }
 }
 

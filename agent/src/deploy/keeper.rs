@@ -323,10 +323,16 @@ impl Worker {
             Effect::Restore(model) => {
                 self.pulse.beat(LOADING);
                 let restored = self.stage.restore(&self.bundles.path(&model.sha256));
-                if restored.is_ok() {
-                    self.settle();
+                match restored {
+                    Ok(()) => {
+                        self.settle();
+                        None
+                    }
+                    Err(reason) => {
+                        tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
+                        Some(Event::ActiveUnusable(reason))
+                    }
                 }
-                restored.err().map(Event::ActiveUnusable)
             }
             Effect::Discard => {
                 self.stage.discard();

@@ -394,7 +394,9 @@ mod tests {
             Event::SelfTested,
             Event::Switched,
         ];
-        let watched = watched.into_iter().fold(first, |record, event| next(&record, event).0);
+        let watched = watched
+            .into_iter()
+            .fold(first, |record, event| next(&record, event).0);
         // The newer generation is under way, while the watched model brings the daemon down again and again.
         let mut record = next(&watched, wanted(3, "3")).0;
         let mut effects = Vec::new();
@@ -405,10 +407,17 @@ mod tests {
         assert_eq!((record.phase, &record.reason), (Phase::Downloading, &None));
         let place = |wanted: &Effect| effects.iter().position(|effect| effect == wanted);
         let restored = place(&Effect::Restore(Installed::of(&spec("1"))));
-        assert!(restored.is_some() && restored < place(&Effect::Fetch(spec("3"))), "{effects:?}");
+        assert!(
+            restored.is_some() && restored < place(&Effect::Fetch(spec("3"))),
+            "{effects:?}"
+        );
 
         // It has failed for its own reason; the watched model, still answering, turns out to be bad as well.
-        let record = next(&next(&watched, wanted(3, "3")).0, Event::Failed("not signed".into())).0;
+        let record = next(
+            &next(&watched, wanted(3, "3")).0,
+            Event::Failed("not signed".into()),
+        )
+        .0;
         let (record, effects) = next(&record, Event::Failed("NaN".into()));
         assert_eq!(record.active, Some(Installed::of(&spec("1"))));
         assert_eq!(record.reason.as_deref(), Some("not signed"));

@@ -31,7 +31,8 @@ fn reply(observer: &Observer, id: &str) -> CommandReply {
     let mut last = None;
     eventually(&format!("command {id} ends"), || {
         last = replies(observer, id).into_iter().flatten().next_back();
-        last.as_ref().is_some_and(|reply| reply.state != CommandState::Running)
+        last.as_ref()
+            .is_some_and(|reply| reply.state != CommandState::Running)
     });
     last.unwrap()
 }
@@ -51,7 +52,12 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
     for (version, factor) in [("1", 2.0), ("2", 3.0)] {
         deployed(
             &mut desk,
-            from_file(&make(folder.path(), version, Computes::Times(factor), Some(factor))),
+            from_file(&make(
+                folder.path(),
+                version,
+                Computes::Times(factor),
+                Some(factor),
+            )),
         );
         for _ in 0..6 {
             unit.http().predict(1.0).unwrap();
@@ -81,7 +87,13 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
     let before = observer.telemetry("memory").len();
     done(&mut desk, "report", Action::Report {});
     eventually("it reports", || observer.telemetry("memory").len() > before);
-    let unknown = done(&mut desk, "unknown", Action::Pause { slot: "other".parse().unwrap() });
+    let unknown = done(
+        &mut desk,
+        "unknown",
+        Action::Pause {
+            slot: "other".parse().unwrap(),
+        },
+    );
     assert_eq!(unknown.state, CommandState::Failed);
     assert_eq!(unknown.reason.unwrap(), "this device has no slot other");
 
@@ -95,34 +107,56 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
 
     // `command` has cleared each; the device has cleared its replies.
     for name in ["ping", "test", "report", "unknown", "back", "back2"] {
-        eventually("the reply is cleared", || replies(&observer, name).last() == Some(&None));
+        eventually("the reply is cleared", || {
+            replies(&observer, name).last() == Some(&None)
+        });
     }
     let journal = unit.folder().join("store/commands.json");
-    let kept = || -> serde_json::Value {
-        serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap()
-    };
+    let kept = || -> serde_json::Value { serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap() };
     eventually("nothing is remembered of them", || kept()["entries"] == json!({}));
 
     // Too late, and no command at all.
-    ask(&mut desk, "late", &json!({"action": {"kind": "pause", "slot": "main"}, "expires_ms": now_ms() - 5000}).to_string());
+    ask(
+        &mut desk,
+        "late",
+        &json!({"action": {"kind": "pause", "slot": "main"}, "expires_ms": now_ms() - 5000}).to_string(),
+    );
     assert!(reply(&observer, "late").reason.unwrap().contains("expired"));
     ask(&mut desk, "odd", r#"{"action": {"kind": "explode"}}"#);
     let odd = reply(&observer, "odd").reason.unwrap();
     assert!(odd.contains("not a command") && odd.contains("explode"), "{odd}");
-    assert_eq!(unit.http().predict(1.0).unwrap().status, 200, "nothing was paused");
+    assert_eq!(
+        unit.http().predict(1.0).unwrap().status,
+        200,
+        "nothing was paused"
+    );
 
     // A pause outlasts a restart; seen again, the command is not done again, but its end is told again.
-    ask(&mut desk, "pause", r#"{"action": {"kind": "pause", "slot": "main"}}"#);
+    ask(
+        &mut desk,
+        "pause",
+        r#"{"action": {"kind": "pause", "slot": "main"}}"#,
+    );
     assert_eq!(reply(&observer, "pause").state, CommandState::Succeeded);
     let refused = unit.http().predict(1.0).unwrap();
-    assert_eq!((refused.status, refused.error().as_str()), (503, "the slot is paused"));
+    assert_eq!(
+        (refused.status, refused.error().as_str()),
+        (503, "the slot is paused")
+    );
     let told = replies(&observer, "pause").len();
     unit.stop();
     unit.run();
     unit.until_active("1");
-    eventually("its end is told again", || replies(&observer, "pause").len() > told);
+    eventually("its end is told again", || {
+        replies(&observer, "pause").len() > told
+    });
     assert_eq!(
-        replies(&observer, "pause").last().unwrap().as_ref().unwrap().state,
+        replies(&observer, "pause")
+            .last()
+            .unwrap()
+            .as_ref()
+            .unwrap()
+            .state,
         CommandState::Succeeded
     );
     assert_eq!(unit.logged("command id=pause "), 1, "{}", unit.log());
@@ -134,7 +168,9 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
     unit.run();
     unit.until_active("1");
     unit.until_connected();
-    eventually("it has been seen again", || replies(&observer, "pause").len() > told + 1);
+    eventually("it has been seen again", || {
+        replies(&observer, "pause").len() > told + 1
+    });
     assert_eq!(unit.http().predict(1.0).unwrap().status, 200);
     unit.stop();
 }
@@ -179,7 +215,10 @@ fn a_last_word_survives_the_loss_of_its_publish() {
     let mut peer = broker.accept_session(false);
     peer.send(&packet::publish(&command));
     let (id, remembered) = final_reply(&mut peer);
-    assert_eq!(remembered, told, "not done again: the same uptime as the first time");
+    assert_eq!(
+        remembered, told,
+        "not done again: the same uptime as the first time"
+    );
     peer.send(&packet::puback(id));
     assert_eq!(unit.logged("action=Ping"), 1, "{}", unit.log());
     std::thread::sleep(Duration::from_millis(10));

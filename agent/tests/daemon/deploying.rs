@@ -99,7 +99,9 @@ fn over_mqtt_http_and_from_a_file_and_answers_are_right_by_every_way() {
     // Answers over HTTP are published too, with the id that the asker saw.
     let reply = unit.http().predict(1.0).unwrap().json();
     eventually("it is published as well", || {
-        observer.distinct("main").contains_key(reply["id"].as_str().unwrap())
+        observer
+            .distinct("main")
+            .contains_key(reply["id"].as_str().unwrap())
     });
 
     // Each phase of each generation was told, in order, and the last word is kept by the broker.
@@ -134,7 +136,10 @@ fn over_mqtt_http_and_from_a_file_and_answers_are_right_by_every_way() {
         } else {
             &told[..]
         };
-        assert!(own.iter().map(rank).is_sorted(), "generation {generation}: {told:?}");
+        assert!(
+            own.iter().map(rank).is_sorted(),
+            "generation {generation}: {told:?}"
+        );
     }
     assert!(observer.online());
     unit.stop();
@@ -163,14 +168,7 @@ fn a_killed_download_goes_on_where_it_was() {
     let mut operator = operator(broker.port);
     let unit = Device::start(&Settings::new(broker.port));
     unit.until_connected();
-    let made = make_with(
-        folder.path(),
-        "1",
-        Computes::Times(2.0),
-        Some(2.0),
-        BALLAST,
-        None,
-    );
+    let made = make_with(folder.path(), "1", Computes::Times(2.0), Some(2.0), BALLAST, None);
     server.pause(10);
     let url = server.url(&made.path);
     crate::device::desire(&mut operator, 1, Some(from_url(&made, url)));

@@ -8,9 +8,7 @@ use std::time::Duration;
 use edgeopt_agent::config::Config;
 use edgeopt_agent::daemon::Overview;
 use edgeopt_agent::deploy::SlotRecord;
-use edgeopt_agent::fleet::{
-    Access, BundleFile, Change, Failure, Operator, Rollout, RolloutEnd, roll_out,
-};
+use edgeopt_agent::fleet::{Access, BundleFile, Change, Failure, Operator, Rollout, RolloutEnd, roll_out};
 use edgeopt_agent::protocol::{
     DesiredState, DeviceId, Generation, ModelSource, SlotName, SlotSpec, Topic, TopicName,
 };
@@ -176,10 +174,6 @@ impl Device {
         );
         child.kill().unwrap();
         child.wait().unwrap();
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
     }
 
     pub(crate) fn log(&self) -> String {

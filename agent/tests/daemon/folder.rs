@@ -114,9 +114,7 @@ fn complete_files_are_answered_and_removed_and_half_ones_wait() {
     fs::write(inside.join("bad.npy"), b"no array").unwrap();
     fs::create_dir(inside.join("folder")).unwrap();
     fs::write(inside.join(".secret"), input([5.0; 4])).unwrap();
-    eventually("it is put aside", || {
-        files(&inside.join("failed")) == ["bad.npy"]
-    });
+    eventually("it is put aside", || files(&inside.join("failed")) == ["bad.npy"]);
     assert!(place.unit.logged("bad.npy") > 0, "{}", place.unit.log());
     eventually("the others are gone", || files(&inside) == [".secret"]);
     std::thread::sleep(Duration::from_millis(2500));
@@ -125,7 +123,9 @@ fn complete_files_are_answered_and_removed_and_half_ones_wait() {
 
     // The same name again is another input.
     fs::write(inside.join("written.npy"), input([7.0; 4])).unwrap();
-    eventually("the second one is answered", || place.count_of("written.npy") == 2);
+    eventually("the second one is answered", || {
+        place.count_of("written.npy") == 2
+    });
 }
 
 #[test]
@@ -161,12 +161,23 @@ fn without_a_model_and_while_paused_files_wait() {
     let place = place(false);
     let inside = place.inside();
     let mut desk = operator(place.broker.port);
-    crate::commands::ask(&mut desk, "p1", r#"{"action": {"kind": "pause", "slot": "main"}}"#);
+    crate::commands::ask(
+        &mut desk,
+        "p1",
+        r#"{"action": {"kind": "pause", "slot": "main"}}"#,
+    );
     eventually("paused", || place.observer.on("/command/p1/reply").len() >= 2);
     fs::write(inside.join("a.npy"), input([1.0; 4])).unwrap();
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!((place.count_of("a.npy"), files(&inside)), (0, vec!["a.npy".to_owned()]));
-    crate::commands::ask(&mut desk, "p2", r#"{"action": {"kind": "resume", "slot": "main"}}"#);
+    assert_eq!(
+        (place.count_of("a.npy"), files(&inside)),
+        (0, vec!["a.npy".to_owned()])
+    );
+    crate::commands::ask(
+        &mut desk,
+        "p2",
+        r#"{"action": {"kind": "resume", "slot": "main"}}"#,
+    );
     assert_eq!(first(&place.result_of("a.npy")), 2.0);
 
     crate::device::desire(&mut desk, 9, None);
@@ -175,7 +186,10 @@ fn without_a_model_and_while_paused_files_wait() {
     });
     fs::write(inside.join("b.npy"), input([2.0; 4])).unwrap();
     std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!((place.count_of("b.npy"), files(&inside)), (0, vec!["b.npy".to_owned()]));
+    assert_eq!(
+        (place.count_of("b.npy"), files(&inside)),
+        (0, vec!["b.npy".to_owned()])
+    );
     let two = make(place.unit.folder(), "2", Computes::Times(3.0), Some(3.0));
     crate::device::desire(&mut desk, 10, Some(two.spec));
     assert_eq!(first(&place.result_of("b.npy")), 6.0);

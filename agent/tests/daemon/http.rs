@@ -79,9 +79,10 @@ impl Address {
 
 fn ask(mut stream: impl Read + Write, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
     let length = body.len();
-    let mut request =
-        format!("{method} {path} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n")
-            .into_bytes();
+    let mut request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    )
+    .into_bytes();
     request.extend_from_slice(body);
     stream.write_all(&request)?;
     let mut text = String::new();

@@ -16,8 +16,8 @@ use crate::device::{Device, Settings, desire, from_url, operator};
 use crate::http::first;
 use crate::observer::Observer;
 use crate::range_server::RangeServer;
-use crate::support::{OnDrop, eventually};
 use crate::support::mosquitto::Mosquitto;
+use crate::support::{OnDrop, eventually};
 
 /// How many kills; 200 unless given.
 const KILLS: &str = "EDGEOPT_TEST_KILLS";
@@ -41,7 +41,9 @@ fn is_bad(generation: u64) -> bool {
 
 /// Killed too often while its model was watched: what looks like a model that brings the daemon down.
 fn given_up(reason: &Option<String>) -> bool {
-    reason.as_deref().is_some_and(|why| why.contains("daemon started"))
+    reason
+        .as_deref()
+        .is_some_and(|why| why.contains("daemon started"))
 }
 
 /// What every state on disk has to keep to, given those before.
@@ -66,7 +68,9 @@ impl History {
             (Some((Phase::Active, _)), Phase::Active) => {}
             // Killed too often while it was watched: the one way back, and for good.
             (Some((Phase::Active, _)), Phase::Failed) => assert!(given_up(&record.reason), "{record:?}"),
-            (Some(before), phase) => assert_eq!((&before.0, &before.1), (&phase, &record.reason), "{record:?}"),
+            (Some(before), phase) => {
+                assert_eq!((&before.0, &before.1), (&phase, &record.reason), "{record:?}")
+            }
             (None, _) => {}
         }
         if matches!(record.phase, Phase::Active | Phase::Failed) {
@@ -170,7 +174,11 @@ fn killed_at_any_instant_it_loses_no_file_and_always_has_a_model() {
             if unit.http().get("/healthz").is_ok_and(|reply| reply.status == 200) {
                 let reply = unit.http().predict(3.0).unwrap();
                 assert_eq!(reply.status, 200, "{}", reply.body);
-                assert!(right(&serde_json::from_str(&reply.body).unwrap(), 3.0), "{}", reply.body);
+                assert!(
+                    right(&serde_json::from_str(&reply.body).unwrap(), 3.0),
+                    "{}",
+                    reply.body
+                );
                 answered += 1;
             }
             unit.kill();
@@ -186,7 +194,9 @@ fn killed_at_any_instant_it_loses_no_file_and_always_has_a_model() {
 
     // Left alone, it ends what was begun.
     let written = written.into_inner();
-    eventually("all files are taken", || fs::read_dir(&inside).unwrap().count() == 0);
+    eventually("all files are taken", || {
+        fs::read_dir(&inside).unwrap().count() == 0
+    });
     eventually("the last generation has ended", || {
         let record = unit.record().unwrap();
         record.generation.0 == generation && matches!(record.phase, Phase::Active | Phase::Failed)
@@ -194,12 +204,19 @@ fn killed_at_any_instant_it_loses_no_file_and_always_has_a_model() {
     let all: BTreeSet<String> = (1..=written).map(|number| format!("in/{number}.npy")).collect();
     let arrived = || -> BTreeSet<String> {
         let results = observer.distinct("main").into_values();
-        results.map(|result| result.stream).filter(|stream| stream != "http").collect()
+        results
+            .map(|result| result.stream)
+            .filter(|stream| stream != "http")
+            .collect()
     };
     eventually("the result of every file has arrived", || arrived() == all);
     history.take(&unit.record().unwrap());
     let (mut twice, mut seen) = (0, BTreeSet::new());
-    for result in observer.distinct("main").values().filter(|result| result.stream != "http") {
+    for result in observer
+        .distinct("main")
+        .values()
+        .filter(|result| result.stream != "http")
+    {
         let number = result.stream.trim_start_matches("in/").trim_end_matches(".npy");
         assert!(right(result, number.parse().unwrap()), "{result:?}");
         twice += u32::from(!seen.insert(&result.stream));

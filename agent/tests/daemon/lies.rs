@@ -155,14 +155,7 @@ fn chunks_with_other_bytes_are_found_out_and_unasked_ones_do_no_harm() {
     let broker = ScriptedBroker::start();
     let unit = Device::start(&Settings::new(broker.port()));
     let mut peer = broker.accept_session(false);
-    let made = make_with(
-        folder.path(),
-        "1",
-        Computes::Times(2.0),
-        Some(2.0),
-        400_000,
-        None,
-    );
+    let made = make_with(folder.path(), "1", Computes::Times(2.0), Some(2.0), 400_000, None);
     let whole = std::fs::read(&made.path).unwrap();
     let blob = ModelSource::Blob("desk".parse().unwrap());
     let topic = "edgeopt/v1/d/blob/desk/chunk";
@@ -196,7 +189,11 @@ fn chunks_with_other_bytes_are_found_out_and_unasked_ones_do_no_harm() {
         }
         asked
     };
-    peer.send(&message("edgeopt/v1/d/desired", desired(1, &made, blob.clone()), 0));
+    peer.send(&message(
+        "edgeopt/v1/d/desired",
+        desired(1, &made, blob.clone()),
+        0,
+    ));
     let spoil = |bytes: &mut Vec<u8>| bytes[100] ^= 1;
     assert_eq!(answer(&mut peer, &spoil).offset, 0);
     let failed = loop {
@@ -209,11 +206,21 @@ fn chunks_with_other_bytes_are_found_out_and_unasked_ones_do_no_harm() {
     };
     let reason = failed.reason.unwrap();
     assert!(reason.contains("blob desk: its SHA-256 is"), "{reason}");
-    assert!(!unit.folder().join("store/bundles").join(format!("{digest}.edge")).exists());
+    assert!(
+        !unit
+            .folder()
+            .join("store/bundles")
+            .join(format!("{digest}.edge"))
+            .exists()
+    );
 
     // With the right bytes it works, lies beside them or not.
     peer.send(&message("edgeopt/v1/d/desired", desired(2, &made, blob), 0));
-    assert_eq!(answer(&mut peer, &|_| {}).offset, 0, "nothing of the spoilt ones was kept");
+    assert_eq!(
+        answer(&mut peer, &|_| {}).offset,
+        0,
+        "nothing of the spoilt ones was kept"
+    );
     unit.until_active("1");
     assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0);
 }

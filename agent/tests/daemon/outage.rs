@@ -76,7 +76,10 @@ fn results_outlast_the_broker_and_restarts_and_arrive_in_order() {
     println!("spool: {baseline} bytes before, {full} at most seen, {after} after");
     assert!(full > baseline + 150_000, "{full}");
     // No more than one file, as before; its content is what has been delivered since.
-    assert!(after <= baseline.max(192 << 10) + 1024, "{after} bytes, {baseline} before");
+    assert!(
+        after <= baseline.max(192 << 10) + 1024,
+        "{after} bytes, {baseline} before"
+    );
     assert_eq!(unit.overview().unwrap().spool.dropped, 0);
 }
 
@@ -161,7 +164,9 @@ fn fill(path: &Path) {
 #[test]
 fn on_a_full_disk_it_goes_on_answering_and_recovers() {
     let Some(disk) = SmallDisk::mount("3m") else {
-        eprintln!("not run: mounting a tmpfs is not allowed here; the spool's own tests have simulated full disks");
+        eprintln!(
+            "not run: mounting a tmpfs is not allowed here; the spool's own tests have simulated full disks"
+        );
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -202,14 +207,18 @@ fn on_a_full_disk_it_goes_on_answering_and_recovers() {
     let reason = crate::device::refused(&mut desk, "main", from_file(&two));
     println!("{reason}");
     ask(&unit, 3000..3010);
-    eventually("the newest has arrived", || arrived(&observer).last() == Some(&(3009 * 2)));
+    eventually("the newest has arrived", || {
+        arrived(&observer).last() == Some(&(3009 * 2))
+    });
 
     // Room again: everything is as before.
     fs::remove_file(&other).unwrap();
     let three = make(folder.path(), "3", Computes::Times(2.0), Some(2.0));
     deployed(&mut desk, from_file(&three));
     ask(&unit, 3010..3020);
-    eventually("they arrive", || arrived(&observer).ends_with(&doubled(3000..3020)));
+    eventually("they arrive", || {
+        arrived(&observer).ends_with(&doubled(3000..3020))
+    });
     assert!(arrived(&observer).is_sorted());
     unit.stop();
 }

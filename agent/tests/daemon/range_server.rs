@@ -110,7 +110,8 @@ impl RangeServer {
         };
         let length = rest.len();
         stream.write_all(
-            format!("HTTP/1.1 {status}\r\nETag: {etag}\r\n{range}Content-Length: {length}\r\n\r\n").as_bytes(),
+            format!("HTTP/1.1 {status}\r\nETag: {etag}\r\n{range}Content-Length: {length}\r\n\r\n")
+                .as_bytes(),
         )?;
         for piece in rest.chunks(PIECE) {
             thread::sleep(Duration::from_millis(self.pause.load(Ordering::Relaxed)));

@@ -52,7 +52,10 @@ fn bundles_that_nobody_trusted_signed_or_that_are_damaged_never_answer() {
     };
 
     let reason = refused(&mut desk, "main", from_file(&made("unsigned", None)));
-    assert!(reason.contains("signature") || reason.contains("signed"), "{reason}");
+    assert!(
+        reason.contains("signature") || reason.contains("signed"),
+        "{reason}"
+    );
     still_right("unsigned");
     let reason = refused(&mut desk, "main", from_file(&made("foreign", Some(&foreign))));
     assert!(reason.contains("sign"), "{reason}");
@@ -108,8 +111,12 @@ fn bundles_that_nobody_trusted_signed_or_that_are_damaged_never_answer() {
     still_right("gone");
 
     // Nothing of all that is kept, but for what the last one may be resumed from.
-    let kept = std::fs::read_dir(unit.folder().join("store/bundles")).unwrap().count();
-    let parts = std::fs::read_dir(unit.folder().join("store/partial")).unwrap().count();
+    let kept = std::fs::read_dir(unit.folder().join("store/bundles"))
+        .unwrap()
+        .count();
+    let parts = std::fs::read_dir(unit.folder().join("store/partial"))
+        .unwrap()
+        .count();
     assert!(kept <= 2 && parts <= 1, "{kept} bundles, {parts} parts");
 }
 
@@ -123,15 +130,18 @@ fn models_that_compute_something_else_are_refused_and_those_that_turn_bad_are_ro
         watch: "answers = 20\nlongest_s = 60".into(),
         ..Settings::new(broker.port)
     });
-    let made =
-        |version: &str, computes, golden| make_with(folder.path(), version, computes, golden, 0, None);
+    let made = |version: &str, computes, golden| make_with(folder.path(), version, computes, golden, 0, None);
     deployed(&mut desk, from_file(&made("1", Computes::Times(2.0), Some(2.0))));
     for _ in 0..20 {
         unit.http().predict(1.0).unwrap();
     }
     eventually("it is trusted", || !unit.record().unwrap().watching);
 
-    let reason = refused(&mut desk, "main", from_file(&made("2", Computes::Times(3.0), Some(2.0))));
+    let reason = refused(
+        &mut desk,
+        "main",
+        from_file(&made("2", Computes::Times(3.0), Some(2.0))),
+    );
     assert!(reason.contains("output \"y\" reaches"), "{reason}");
     assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0);
 
@@ -178,7 +188,11 @@ fn slots_the_device_lacks_are_reported_and_old_or_repeated_generations_change_no
         reason.contains("no slot attic") && reason.contains("[slots.attic]"),
         "{reason}"
     );
-    assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0, "the other slot goes on");
+    assert_eq!(
+        unit.http().predict(21.0).unwrap().number(),
+        42.0,
+        "the other slot goes on"
+    );
 
     for _ in 0..6 {
         unit.http().predict(1.0).unwrap();

@@ -10,8 +10,8 @@ use crate::bundles::{Computes, input, make};
 use crate::device::{Device, Settings, deployed, device, from_file, main_slot, operator};
 use crate::http::first;
 use crate::observer::Observer;
-use crate::support::{OnDrop, eventually};
 use crate::support::mosquitto::Mosquitto;
+use crate::support::{OnDrop, eventually};
 
 /// A model's version is its factor.
 fn factor(message: &ResultMessage) -> f64 {
@@ -97,7 +97,11 @@ fn under_load_no_request_fails_and_every_input_is_answered_exactly_once() {
     assert!(answers.keys().copied().eq(1..=sent), "of {sent} inputs");
     assert!(answers.values().all(|count| *count == 1));
     let all = observer.distinct("main").len() as u64;
-    assert_eq!(all, asked + sent, "answers over HTTP are published too, each once");
+    assert_eq!(
+        all,
+        asked + sent,
+        "answers over HTTP are published too, each once"
+    );
     let slot = unit.overview().unwrap().slots[&main_slot()].clone();
     assert_eq!((slot.failed, slot.dropped, slot.answered), (0, 0, all));
     println!("{asked} requests and {sent} messages, by version {by_version:?}");

@@ -57,9 +57,8 @@ fn together(unit: &Device, count: usize, apart: Duration) -> Vec<(Reply, Duratio
 #[test]
 fn inputs_wait_for_company_as_long_as_they_may() {
     let wait = Duration::from_millis(600);
-    let place = place(
-        "[slots.main]\nqueue = 16\nthreads = 1\nbatch_wait_ms = 600\ninputs = [{ kind = \"http\" }]\n",
-    );
+    let place =
+        place("[slots.main]\nqueue = 16\nthreads = 1\nbatch_wait_ms = 600\ninputs = [{ kind = \"http\" }]\n");
     // Alone: the whole wait.
     let alone = together(&place.unit, 1, Duration::ZERO);
     assert!(alone[0].1 >= wait, "{:?}", alone[0].1);
@@ -93,7 +92,11 @@ fn a_full_queue_refuses_what_its_policy_says() {
                 assert_eq!(reply.error(), "the queue is full");
                 assert!(reply.head.contains("retry-after: 1"), "{}", reply.head);
             } else {
-                assert_eq!((reply.status, reply.number()), (200, index as f64 * 2.0), "{drop}");
+                assert_eq!(
+                    (reply.status, reply.number()),
+                    (200, index as f64 * 2.0),
+                    "{drop}"
+                );
             }
         }
         let slot = place.unit.overview().unwrap().slots[&main_slot()].clone();
@@ -147,7 +150,10 @@ fn the_more_important_slot_goes_first_when_turns_are_few() {
     let (low, others_then) = latencies("low");
     println!("high {high:.1} ms against {others:.1}, low {low:.1} ms against {others_then:.1}");
     assert!(high * 2.0 < others, "{high:.1} ms, the others {others:.1} ms");
-    assert!(low * 2.0 > others_then, "{low:.1} ms, the others {others_then:.1} ms");
+    assert!(
+        low * 2.0 > others_then,
+        "{low:.1} ms, the others {others_then:.1} ms"
+    );
 }
 
 #[test]
@@ -188,7 +194,10 @@ fn what_is_taken_away_answers_no_more_and_another_one_does() {
         overview.slots[&main_slot()].model.is_none()
     });
     let reply = place.unit.http().predict(1.0).unwrap();
-    assert_eq!((reply.status, reply.error().as_str()), (503, "no model is active in this slot"));
+    assert_eq!(
+        (reply.status, reply.error().as_str()),
+        (503, "no model is active in this slot")
+    );
     let two = make(place.unit.folder(), "2", Computes::Times(3.0), Some(3.0));
     deployed(&mut desk, from_file(&two));
     assert_eq!(place.unit.http().predict(14.0).unwrap().number(), 42.0);

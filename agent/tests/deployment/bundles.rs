@@ -68,9 +68,12 @@ pub(crate) fn make_with(
             for index in 0..times {
                 let (from, to) = (format!("h{index}"), format!("h{}", index + 1));
                 let name = format!("through{index}");
-                graph
-                    .nodes
-                    .push(Node::new("MatMul", &name, [from.as_str(), "through"], [to.as_str()]));
+                graph.nodes.push(Node::new(
+                    "MatMul",
+                    &name,
+                    [from.as_str(), "through"],
+                    [to.as_str()],
+                ));
             }
             let last = format!("h{times}");
             graph
