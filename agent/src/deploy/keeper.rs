@@ -1,12 +1,13 @@
 //! The thread that keeps one slot: takes events, writes the record, does the effects.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::machine::{Effect, Event, next};
 use super::record::SlotRecord;
@@ -245,7 +246,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) if self.record.watching => match self.stage.verdict() {
                     Verdict::Open => {}
                     Verdict::Healthy => self.handle(Event::WatchPassed),
-                    Verdict::Unhealthy(reason) => self.handle(Event::Failed(reason)),
+                    Verdict::Unhealthy(reason) => self.handle(Event::WatchFailed(reason)),
                 },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -366,9 +367,20 @@ impl Worker {
     fn fetch(&mut self, spec: &SlotSpec) -> Option<Event> {
         let own = self.record.generation.0;
         let (handle, pulse) = (self.handle.clone(), self.pulse.clone());
-        let superseded = move || {
+        // A download may last; the model that answers is judged all the same.
+        let watched = self.record.watching.then(|| RefCell::new(&mut self.stage));
+        let (unhealthy, judged) = (RefCell::new(None), Cell::new(Instant::now()));
+        let superseded = || {
             pulse.beat(FETCH_SPEAKS);
-            handle.newest.load(Ordering::Relaxed) > own
+            if let Some(stage) = &watched
+                && judged.get().elapsed() >= JUDGED_EVERY
+            {
+                judged.set(Instant::now());
+                if let Verdict::Unhealthy(reason) = stage.borrow_mut().verdict() {
+                    unhealthy.replace(Some(reason));
+                }
+            }
+            handle.newest.load(Ordering::Relaxed) > own || unhealthy.borrow().is_some()
         };
         let record = &self.record;
         let waits_for = |what: &str| {
@@ -389,7 +401,7 @@ impl Worker {
         match self.bundles.fetch(spec, &fetching) {
             Ok(()) => Some(Event::Fetched),
             Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
-            Err(FetchError::Superseded) => None,
+            Err(FetchError::Superseded) => unhealthy.take().map(Event::WatchFailed),
         }
     }
 }

@@ -29,8 +29,10 @@ pub enum Event {
     Switched,
     /// The new model has behaved.
     WatchPassed,
-    /// Fetching, staging, the self-test, the switch or the watch failed; it makes no sense to try again.
+    /// Fetching, staging, the self-test or the switch failed; it makes no sense to try again.
     Failed(String),
+    /// The model that answers has not behaved while it was watched.
+    WatchFailed(String),
     /// The active model of the record could not be loaded at a start.
     ActiveUnusable(String),
     /// The operator asks for the previous model.
@@ -50,7 +52,7 @@ pub enum Effect {
     SelfTest,
     /// Let it answer; answer `Switched`.
     Switch,
-    /// Watch it; answer `WatchPassed` or `Failed`.
+    /// Watch it; answer `WatchPassed` or `WatchFailed`.
     Watch,
     /// Load a model that answered before and let it answer; nothing is answered, or `ActiveUnusable`.
     Restore(Installed),
@@ -87,7 +89,12 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
             record.starts = 0;
             vec![Effect::Report, Effect::Collect]
         }
-        Event::Failed(reason) => failed(&mut record, reason),
+        Event::Failed(reason) if is_under_way(record.phase) => {
+            record.phase = Phase::Failed;
+            record.reason = Some(reason);
+            vec![Effect::Discard, Effect::Report, Effect::Collect]
+        }
+        Event::WatchFailed(reason) if record.watching => watch_failed(&mut record, reason),
         Event::ActiveUnusable(reason) => active_unusable(&mut record, reason),
         Event::RollbackAsked => rolled_back(&mut record, "asked for by the operator".into()),
         Event::Emptied if record.desired.is_none() => {
@@ -103,7 +110,9 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
         | Event::Staged
         | Event::SelfTested
         | Event::Switched
+        | Event::Failed(_)
         | Event::WatchPassed
+        | Event::WatchFailed(_)
         | Event::Emptied => Vec::new(),
     };
     (record, effects)
@@ -212,17 +221,13 @@ fn switched(record: &mut SlotRecord) -> Vec<Effect> {
     vec![Effect::Report, Effect::Watch]
 }
 
-fn failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    match record.phase {
-        phase if is_under_way(phase) => {
-            record.phase = Phase::Failed;
-            record.reason = Some(reason);
-            vec![Effect::Discard, Effect::Report, Effect::Collect]
-        }
-        // In a generation that has failed already, the model before it may still be watched.
-        Phase::Active | Phase::Failed if record.watching => rolled_back(record, reason),
-        _ => Vec::new(),
+/// A newer generation may be on its way meanwhile, perhaps for as long as its server is away: it goes on afterwards.
+fn watch_failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    let mut effects = rolled_back(record, reason);
+    if let (Some(spec), Phase::Downloading) = (&record.desired, record.phase) {
+        effects.push(Effect::Fetch(spec.clone()));
     }
+    effects
 }
 
 /// Between the wish and its end.
@@ -378,7 +383,7 @@ mod tests {
             record = next(&record, event).0;
         }
         assert!(record.watching);
-        let (back, effects) = next(&record, Event::Failed("3 of 20 answers are NaN".into()));
+        let (back, effects) = next(&record, Event::WatchFailed("3 of 20 answers are NaN".into()));
         assert_eq!((back.active.clone(), back.previous), (first.active.clone(), None));
         assert_eq!(back.reason.as_deref(), Some("3 of 20 answers are NaN"));
         assert!(effects.contains(&Effect::Restore(first.active.unwrap())));
@@ -412,13 +417,20 @@ mod tests {
             "{effects:?}"
         );
 
+        // The watched model turns out to be bad while the newer one is fetched: that goes on.
+        let record = next(&watched, wanted(3, "3")).0;
+        let (record, effects) = next(&record, Event::WatchFailed("NaN".into()));
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!(record.phase, Phase::Downloading);
+        assert_eq!(effects.last(), Some(&Effect::Fetch(spec("3"))));
+
         // It has failed for its own reason; the watched model, still answering, turns out to be bad as well.
         let record = next(
             &next(&watched, wanted(3, "3")).0,
             Event::Failed("not signed".into()),
         )
         .0;
-        let (record, effects) = next(&record, Event::Failed("NaN".into()));
+        let (record, effects) = next(&record, Event::WatchFailed("NaN".into()));
         assert_eq!(record.active, Some(Installed::of(&spec("1"))));
         assert_eq!(record.reason.as_deref(), Some("not signed"));
         assert!(effects.contains(&Effect::Restore(Installed::of(&spec("1")))));

@@ -19,6 +19,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// Requests in a row that bring nothing before the source counts as absent for now.
 const TRIES: u32 = 3;
 
+/// Downloads that wait for chunks, by source and digest.
+type Waiting = BTreeMap<(TopicName, String), SyncSender<Vec<u8>>>;
+
 /// Publishes a request.
 type Publish = dyn Fn(&TopicName, &BlobRequest) + Send + Sync;
 
@@ -27,7 +30,7 @@ type Publish = dyn Fn(&TopicName, &BlobRequest) + Send + Sync;
 pub struct Blobs {
     publish: Arc<Publish>,
     chunk: u32,
-    waiting: Arc<Mutex<BTreeMap<(TopicName, String), SyncSender<Vec<u8>>>>>,
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 impl fmt::Debug for Blobs {
@@ -48,7 +51,7 @@ impl Blobs {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(TopicName, String), SyncSender<Vec<u8>>>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -121,7 +121,7 @@ impl Fetcher {
                 if dead.contains(&index) {
                     continue;
                 }
-                match self.from_source(job, &reservation, source)? {
+                match self.try_source(job, &reservation, source)? {
                     Ok(stored) => {
                         (job.fetching.waits_for)("");
                         return announced(job.spec, &stored);
@@ -178,7 +178,7 @@ impl Fetcher {
     }
 
     /// One attempt at one source, and a second one from the beginning if parts of different origin do not fit together.
-    fn from_source(
+    fn try_source(
         &self,
         job: &Job<'_>,
         reservation: &Reservation,

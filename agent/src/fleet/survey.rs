@@ -60,10 +60,10 @@ pub fn survey(
     while heard_at.elapsed() < quiet {
         if let Some(heard) = operator.next(quiet.saturating_sub(heard_at.elapsed()))?
             && let Ok((device, topic)) = Topic::parse(&heard.topic)
+            && views.entry(device).or_default().take(&topic, &heard.payload)
+            && heard.retained
         {
-            if views.entry(device).or_default().take(&topic, &heard.payload) && heard.retained {
-                heard_at = Instant::now();
-            }
+            heard_at = Instant::now();
         }
     }
     Ok(views)

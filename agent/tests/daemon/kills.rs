@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use edgeopt_agent::deploy::SlotRecord;
 use edgeopt_agent::protocol::{Phase, ReportedSlot, ResultMessage};
 
+use crate::OnDrop;
 use crate::bundles::{Computes, Made, input, make_with};
 use crate::device::{Device, Settings, desire, from_url, operator};
 use crate::http::first;
 use crate::observer::Observer;
 use crate::range_server::RangeServer;
+use crate::support::eventually;
 use crate::support::mosquitto::Mosquitto;
-use crate::support::{OnDrop, eventually};
 
 /// How many kills; 200 unless given.
 const KILLS: &str = "EDGEOPT_TEST_KILLS";

@@ -23,5 +23,17 @@ mod kills;
 mod lies;
 mod outage;
 mod refusals;
+mod reloading;
 mod replacing;
 mod serving;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Becomes true when dropped: threads that wait for it end, also when the test fails.
+pub(crate) struct OnDrop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

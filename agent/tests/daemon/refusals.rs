@@ -165,6 +165,40 @@ fn models_that_compute_something_else_are_refused_and_those_that_turn_bad_are_ro
 }
 
 #[test]
+fn a_watched_model_is_judged_while_the_next_one_is_on_its_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let server = RangeServer::start(folder.path());
+    let mut desk = operator(broker.port);
+    let unit = Device::start(&Settings {
+        watch: "answers = 20\nlongest_s = 60".into(),
+        ..Settings::new(broker.port)
+    });
+    let made =
+        |version: &str, computes, golden| make_with(folder.path(), version, computes, golden, 200_000, None);
+    deployed(&mut desk, from_file(&made("1", Computes::Times(2.0), Some(2.0))));
+    for _ in 0..20 {
+        unit.http().predict(1.0).unwrap();
+    }
+    eventually("it is trusted", || !unit.record().unwrap().watching);
+    deployed(&mut desk, from_file(&made("2", Computes::Root, None)));
+    let three = made("3", Computes::Times(3.0), Some(3.0));
+    server.pause(500);
+    desire(&mut desk, 3, Some(from_url(&three, server.url(&three.path))));
+    eventually("the next one is being fetched", || {
+        !server.asked().is_empty() && unit.record().unwrap().phase == Phase::Downloading
+    });
+    assert!(unit.http().predict(-1.0).unwrap().number().is_nan());
+    unit.until_active("1");
+    assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0);
+    let record = unit.record().unwrap();
+    assert_eq!((record.phase, record.reason), (Phase::Downloading, None));
+    server.pause(0);
+    unit.until_active("3");
+    assert_eq!(unit.http().predict(14.0).unwrap().number(), 42.0);
+}
+
+#[test]
 fn slots_the_device_lacks_are_reported_and_old_or_repeated_generations_change_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");

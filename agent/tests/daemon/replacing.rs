@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use edgeopt_agent::protocol::{ResultMessage, Topic};
 
+use crate::OnDrop;
 use crate::bundles::{Computes, input, make};
 use crate::device::{Device, Settings, deployed, device, from_file, main_slot, operator};
 use crate::http::first;
 use crate::observer::Observer;
+use crate::support::eventually;
 use crate::support::mosquitto::Mosquitto;
-use crate::support::{OnDrop, eventually};
 
 /// A model's version is its factor.
 fn factor(message: &ResultMessage) -> f64 {

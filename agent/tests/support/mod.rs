@@ -5,17 +5,7 @@ pub(crate) mod mosquitto;
 pub(crate) mod packet;
 pub(crate) mod scripted;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// Becomes true when dropped: threads that wait for it end, also when the test fails.
-pub(crate) struct OnDrop<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for OnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// No step of a test takes longer, however loaded the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
