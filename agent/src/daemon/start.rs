@@ -142,6 +142,7 @@ impl Daemon {
             keepers.push(keeper);
         }
         let slots = Arc::new(Slots::new(slots, keepers));
+        let mut begun = Begun(Some(Arc::clone(&slots)));
         reports.of(Arc::clone(&slots));
 
         let (report, asked) = telemetry::now();
@@ -202,6 +203,7 @@ impl Daemon {
             },
             &pulses,
         )?;
+        begun.0 = None;
         Ok(Self {
             folders,
             http,
@@ -213,6 +215,18 @@ impl Daemon {
             pulses,
             overview: observer,
         })
+    }
+}
+
+/// Slots of a start that has not succeeded yet. Their keepers report about all slots, so that they keep each other, and
+/// with them spool and store, until somebody ends them.
+struct Begun(Option<Arc<Slots>>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(slots) = self.0.take() {
+            slots.end();
+        }
     }
 }
 
