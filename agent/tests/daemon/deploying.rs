@@ -205,3 +205,51 @@ fn a_killed_download_goes_on_where_it_was() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(server.asked().len(), 4);
 }
+
+#[test]
+fn with_its_model_damaged_it_answers_with_the_one_before_while_the_next_one_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let server = RangeServer::start(folder.path());
+    let mut operator = operator(broker.port);
+    let mut unit = Device::start(&Settings::new(broker.port));
+    let made = |version: &str, factor: f32| {
+        make_with(
+            folder.path(),
+            version,
+            Computes::Times(factor),
+            Some(factor),
+            300_000,
+            None,
+        )
+    };
+    let (one, two, three) = (made("1", 2.0), made("2", 3.0), made("3", 4.0));
+    for made in [&one, &two] {
+        deployed(&mut operator, from_file(made));
+        answer_until_trusted(&unit);
+    }
+    server.pause(500);
+    crate::device::desire(&mut operator, 3, Some(from_url(&three, server.url(&three.path))));
+    eventually("the next one is being fetched", || !server.asked().is_empty());
+    unit.kill();
+    // One bit of the model, as a worn flash cell would.
+    let path = unit
+        .folder()
+        .join("store/bundles")
+        .join(format!("{}.edge", two.spec.sha256));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let weight = 3f32.to_le_bytes();
+    // Golden samples hold the number, too; the model comes after them.
+    let found = bytes.windows(4).rposition(|window| window == weight);
+    bytes[found.unwrap() + 2] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    unit.run();
+    unit.until_active("1");
+    assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0);
+    let record = unit.record().unwrap();
+    assert_eq!((record.phase, record.generation.0), (Phase::Downloading, 3));
+    assert_eq!(unit.http().get("/healthz").unwrap().status, 200);
+    server.pause(0);
+    unit.until_active("3");
+    assert_eq!(unit.http().predict(10.5).unwrap().number(), 42.0);
+}
