@@ -2,7 +2,7 @@
 //!
 //! What was begun and how it ended is on disk before it is told, so that a restart neither repeats nor forgets it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -68,6 +68,9 @@ pub(super) struct Means {
 struct Journal {
     number: u64,
     entries: BTreeMap<TopicName, Entry>,
+    /// Slots that do not answer until `resume`, restarts or not.
+    #[serde(default)]
+    paused: BTreeSet<SlotName>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +91,13 @@ impl Commands {
             journal: read(&means.journal),
             means,
         };
+        // Before any input can come.
+        for slot in &worker.journal.paused {
+            if let Some(slot) = worker.means.slots.get(slot) {
+                tracing::warn!(slot = %slot.name, "the slot is paused until the operator resumes it");
+                slot.server.pause(true);
+            }
+        }
         let thread = thread::Builder::new()
             .name("commands".into())
             .spawn(move || worker.run(&received, &pulse))?;
@@ -182,7 +192,7 @@ impl Worker {
         self.end(id, result);
     }
 
-    fn perform(&self, action: &Action) -> Result<Option<serde_json::Value>, String> {
+    fn perform(&mut self, action: &Action) -> Result<Option<serde_json::Value>, String> {
         match action {
             Action::Ping {} => Ok(Some(json!({ "uptime_s": since_boot().as_secs() }))),
             Action::SelfTest { slot } => {
@@ -205,10 +215,12 @@ impl Worker {
                 let slot = self.slot(slot)?;
                 slot.server.pause(true);
                 slot.machine.fault(&slot.name);
+                self.journal.paused.insert(slot.name.clone());
                 Ok(None)
             }
             Action::Resume { slot } => {
                 self.slot(slot)?.server.pause(false);
+                self.journal.paused.remove(slot);
                 Ok(None)
             }
             Action::Report {} => {

@@ -4,27 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::commands::Asked;
+use super::quiet::Quiet;
 use super::reports::Reports;
 use super::slots::Slots;
 use crate::config::Input;
 use crate::deploy::Event;
 use crate::download::Blobs;
 use crate::link;
-use crate::protocol::{DesiredState, Phase, ReportedSlot, Topic};
+use crate::protocol::{DesiredState, DeviceId, Phase, ReportedSlot, SlotName, Topic};
 use crate::pulse::{Pulse, Pulses};
 use crate::serve::ServeError;
 
 /// How long handling one message may take.
 const STEP: Duration = Duration::from_secs(30);
 
-/// Messages of one kind about bad input are logged this often.
-const QUIET: Duration = Duration::from_secs(10);
-
 /// To whom messages go.
 pub(super) struct Addressees {
+    pub(super) device: DeviceId,
     pub(super) slots: Arc<Slots>,
     pub(super) reports: Reports,
     pub(super) blobs: Blobs,
@@ -44,7 +43,7 @@ pub(super) fn start(
 }
 
 fn run(received: &Receiver<link::Inbound>, to: &Addressees, pulse: &Pulse) {
-    let mut quiet = Quiet::default();
+    let quiet = Quiet::default();
     loop {
         pulse.rest();
         let message = match received.recv_timeout(Duration::from_secs(1)) {
@@ -53,56 +52,73 @@ fn run(received: &Receiver<link::Inbound>, to: &Addressees, pulse: &Pulse) {
             Err(RecvTimeoutError::Disconnected) => return,
         };
         pulse.beat(STEP);
-        if let Err(problem) = handle(message, to) {
-            quiet.warn(&problem);
+        if let Err(Bad { kind, problem }) = handle(message, to, &quiet) {
+            quiet.warn(kind, &problem);
         }
     }
 }
 
-fn handle(message: link::Inbound, to: &Addressees) -> Result<(), String> {
-    let (_, topic) = Topic::parse(&message.topic).map_err(|error| error.to_string())?;
+/// A message that cannot be used.
+struct Bad {
+    /// Which messages it is like.
+    kind: &'static str,
+    problem: String,
+}
+
+fn bad(kind: &'static str) -> impl Fn(String) -> Bad {
+    move |problem| Bad { kind, problem }
+}
+
+fn handle(message: link::Inbound, to: &Addressees, quiet: &Quiet) -> Result<(), Bad> {
+    let foreign = bad("topic");
+    let (device, topic) = Topic::parse(&message.topic).map_err(|error| foreign(error.to_string()))?;
+    if device != to.device {
+        let problem = format!("{}: for another device; this is {}", message.topic, to.device);
+        return Err(bad("device")(problem));
+    }
     match topic {
-        Topic::Desired => desired(&message, to),
-        Topic::Input(name) => {
-            let slot = to
-                .slots
-                .get(&name)
-                .ok_or_else(|| format!("{}: this device has no slot {name}", message.topic))?;
-            if !slot
-                .settings
-                .inputs
-                .iter()
-                .any(|input| matches!(input, Input::Mqtt {}))
-            {
-                return Err(format!(
-                    "{}: slot {name} takes no inputs from MQTT; add {{ kind = \"mqtt\" }} to its inputs",
-                    message.topic
-                ));
-            }
-            let topic = message.topic;
-            slot.submit(
-                "input over MQTT".to_owned(),
-                "mqtt".to_owned(),
-                message.payload,
-                move |result| match result {
-                    Ok(_) => {}
-                    // Counted, and reported by telemetry.
-                    Err(ServeError::QueueFull) => tracing::debug!("{topic}: the queue is full"),
-                    Err(error) => tracing::warn!("{topic}: {error}"),
-                },
-            );
-            Ok(())
-        }
+        Topic::Desired => desired(&message, to).map_err(bad("desired")),
+        Topic::Input(name) => input(message, &name, to, quiet).map_err(bad("input")),
         Topic::Command(id) => {
             to.commands.ask(id, message.payload);
             Ok(())
         }
         Topic::BlobChunk(id) => {
-            to.blobs.deliver(&id, message.payload);
-            Ok(())
+            let delivered = to.blobs.deliver(&id, message.payload);
+            delivered.map_err(|error| bad("blob")(format!("{}: {error}", message.topic)))
         }
-        _ => Err(format!("{}: not a topic that a device reads", message.topic)),
+        _ => Err(bad("direction")(format!(
+            "{}: not a topic that a device reads",
+            message.topic
+        ))),
     }
+}
+
+fn input(message: link::Inbound, name: &SlotName, to: &Addressees, quiet: &Quiet) -> Result<(), String> {
+    let slot = to
+        .slots
+        .get(name)
+        .ok_or_else(|| format!("{}: this device has no slot {name}", message.topic))?;
+    let inputs = &slot.settings.inputs;
+    if !inputs.iter().any(|input| matches!(input, Input::Mqtt {})) {
+        return Err(format!(
+            "{}: slot {name} takes no inputs from MQTT; add {{ kind = \"mqtt\" }} to its inputs",
+            message.topic
+        ));
+    }
+    let (topic, quiet) = (message.topic, quiet.clone());
+    slot.submit(
+        "input over MQTT".to_owned(),
+        "mqtt".to_owned(),
+        message.payload,
+        move |result| match result {
+            Ok(_) => {}
+            // Counted, and reported by telemetry.
+            Err(ServeError::QueueFull) => tracing::debug!("{topic}: the queue is full"),
+            Err(error) => quiet.warn("answer", &format!("{topic}: {error}")),
+        },
+    );
+    Ok(())
 }
 
 fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
@@ -149,22 +165,4 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
         .collect();
     to.reports.taken(desired.generation, unknown);
     Ok(())
-}
-
-/// Keeps a flood of bad messages from flooding the log.
-#[derive(Default)]
-struct Quiet {
-    last: Option<Instant>,
-    suppressed: u64,
-}
-
-impl Quiet {
-    fn warn(&mut self, problem: &str) {
-        if self.last.is_some_and(|last| last.elapsed() < QUIET) {
-            self.suppressed += 1;
-            return;
-        }
-        tracing::warn!(suppressed = self.suppressed, "{problem}");
-        (self.last, self.suppressed) = (Some(Instant::now()), 0);
-    }
 }

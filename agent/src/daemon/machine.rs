@@ -38,6 +38,28 @@ pub(crate) struct Machine {
     has_rules: bool,
 }
 
+/// The thread that has the hardware; ends, with all outputs inactive, when this is dropped.
+pub(super) struct Board {
+    machine: Machine,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Board {
+    /// Asks the thread to end, and gives it to who wants to wait for it.
+    pub(super) fn stop(mut self) -> Option<JoinHandle<()>> {
+        self.machine.stop();
+        self.thread.take()
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.machine.stop();
+        }
+    }
+}
+
 /// The hardware, opened, and what will be told to it.
 pub(super) struct Opened {
     hardware: Hardware,
@@ -81,7 +103,7 @@ impl Machine {
     }
 
     /// Makes all outputs inactive and ends the thread.
-    pub(super) fn stop(&self) {
+    fn stop(&self) {
         for _ in 0..100 {
             // It has ended already, or gets to it after what waits. With a bus that hangs, the queue stays full.
             if !matches!(self.told.try_send(Told::Stop), Err(TrySendError::Full(_))) {
@@ -103,11 +125,7 @@ impl Machine {
 
 impl Opened {
     /// Starts the thread, and those of the sensors.
-    pub(super) fn start(
-        mut self,
-        slots: Arc<Slots>,
-        pulses: &Pulses,
-    ) -> Result<JoinHandle<()>, HardwareError> {
+    pub(super) fn start(mut self, slots: Arc<Slots>, pulses: &Pulses) -> Result<Board, HardwareError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let sink = {
             let slots = Arc::clone(&slots);
@@ -117,13 +135,17 @@ impl Opened {
             .start_sensors(&clock, &(Arc::new(sink) as Arc<dyn Fn(Window) + Send + Sync>))?;
         let pulse = pulses.join("hardware");
         let (mut hardware, received) = (self.hardware, self.received);
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("hardware".into())
             .spawn(move || run(&mut hardware, &received, &slots, clock.as_ref(), &pulse))
             .map_err(|source| HardwareError::Thread {
                 sensor: "all".into(),
                 source,
-            })
+            })?;
+        Ok(Board {
+            machine: self.machine,
+            thread: Some(thread),
+        })
     }
 }
 

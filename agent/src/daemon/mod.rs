@@ -15,6 +15,7 @@ mod inbound;
 pub(crate) mod machine;
 mod mail;
 pub(crate) mod overview;
+mod quiet;
 mod reports;
 pub(crate) mod results;
 pub(crate) mod slots;
@@ -35,7 +36,7 @@ use crate::http::HttpServer;
 use crate::inputs::FolderWatch;
 use crate::link::{Link, Stopped};
 use crate::pulse::{Overdue, Pulse, Pulses};
-use machine::Machine;
+use machine::Board;
 use overview::Observer;
 use slots::Slots;
 use telemetry::Ticker;
@@ -46,7 +47,7 @@ pub struct Daemon {
     http: Option<HttpServer>,
     ticker: Ticker,
     slots: Arc<Slots>,
-    machine: Machine,
+    board: Board,
     link: Link,
     /// Threads that end when nobody can ask them for anything any more: after the link.
     behind: Vec<JoinHandle<()>>,
@@ -101,9 +102,9 @@ impl Daemon {
             slots.end();
         });
         let mut in_time = ended_within(&ending, part());
-        self.machine.stop();
+        let hardware = self.board.stop();
         let stopped = self.link.stop(part());
-        for thread in &self.behind {
+        for thread in self.behind.iter().chain(&hardware) {
             in_time &= ended_within(thread, part());
         }
         if let Err(error) = self.mail.sync() {

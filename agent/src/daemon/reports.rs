@@ -20,6 +20,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// The newest that was taken.
     generation: Generation,
     /// Slots that are desired and that this device does not have.
     unknown: BTreeMap<SlotName, ReportedSlot>,
@@ -58,7 +59,7 @@ impl Reports {
         self.publish();
     }
 
-    /// The generation acted on last.
+    /// The newest generation that was taken.
     pub(super) fn generation(&self) -> Generation {
         self.0
             .state
@@ -74,11 +75,14 @@ impl Reports {
         };
         // Held while it is handed over, so that states are published in the order in which they were.
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slot that has not got to the newest generation yet must not seem to answer it.
+        // A slot that is still busy with an older generation answers that one: its phase must not be read as the answer
+        // to a newer one. A slot that never had any has nothing to answer.
         let (mut generation, mut reported) = (state.generation, state.unknown.clone());
         for slot in slots.all() {
             let report = slot.keeper.report();
-            generation = generation.min(report.generation);
+            if report.generation > Generation::default() {
+                generation = generation.min(report.generation);
+            }
             reported.insert(slot.name.clone(), report.slot);
         }
         let report = ReportedState {

@@ -10,6 +10,7 @@ use crate::clock::since_boot;
 use crate::link::{WallClock, is_set};
 use crate::protocol::{DeviceId, ResultMessage, SlotName, Topic};
 use crate::serve::Answer;
+use crate::spool::SpoolError;
 
 /// Publishes a slot's answers. Clones share the count.
 #[derive(Clone)]
@@ -99,6 +100,11 @@ impl Results {
             tracing::error!(slot = %shared.slot, id = message.id, "a result is lost: {error}");
         }
         (message, kept.is_ok())
+    }
+
+    /// Makes what was published survive a power cut.
+    pub(crate) fn sync(&self) -> Result<(), SpoolError> {
+        self.shared.mail.sync()
     }
 }
 

@@ -154,6 +154,7 @@ impl Daemon {
             keepers.push(keeper);
         }
         let slots = Arc::new(Slots::new(slots, keepers));
+        let mut begun = Begun(Some(Arc::clone(&slots)));
         reports.of(Arc::clone(&slots));
 
         let (report, asked) = telemetry::now();
@@ -185,7 +186,7 @@ impl Daemon {
             Source {
                 observer: Arc::clone(&observer),
                 mail: mail.clone(),
-                device,
+                device: device.clone(),
                 wall,
                 interval: config.telemetry.interval(),
                 machine: parts.machine.clone(),
@@ -193,8 +194,7 @@ impl Daemon {
             asked,
             &pulses,
         )?;
-        let machine = opened.machine.clone();
-        let hardware = opened.start(Arc::clone(&slots), &pulses)?;
+        let board = opened.start(Arc::clone(&slots), &pulses)?;
         let http = match &config.http {
             Some(http) => Some(HttpServer::start(
                 &http.listen,
@@ -211,6 +211,7 @@ impl Daemon {
         let inbound = inbound::start(
             received,
             Addressees {
+                device,
                 slots: Arc::clone(&slots),
                 reports,
                 blobs,
@@ -218,18 +219,31 @@ impl Daemon {
             },
             &pulses,
         )?;
+        begun.0 = None;
         Ok(Self {
             folders,
             http,
             ticker,
             slots,
-            machine,
+            board,
             link,
-            behind: vec![inbound, commands.thread, hardware],
+            behind: vec![inbound, commands.thread],
             mail,
             pulses,
             overview: observer,
         })
+    }
+}
+
+/// Slots of a start that has not succeeded yet. Their keepers report about all slots, so that they keep each other, and
+/// with them spool and store, until somebody ends them.
+struct Begun(Option<Arc<Slots>>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if let Some(slots) = self.0.take() {
+            slots.end();
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! The thread that keeps one slot: takes events, writes the record, does the effects.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::machine::{Effect, Event, next};
 use super::record::SlotRecord;
@@ -243,7 +244,7 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) if self.record.watching => match self.stage.verdict() {
                     Verdict::Open => {}
                     Verdict::Healthy => self.handle(Event::WatchPassed),
-                    Verdict::Unhealthy(reason) => self.handle(Event::Failed(reason)),
+                    Verdict::Unhealthy(reason) => self.handle(Event::WatchFailed(reason)),
                 },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -272,7 +273,12 @@ impl Worker {
                 self.record = record;
             }
             for effect in effects {
-                events.extend(self.perform(effect));
+                let restores = matches!(effect, Effect::Restore(_));
+                match self.perform(effect) {
+                    // No other effect, a long download least of all, may come before a model that answers.
+                    Some(event) if restores => self.handle(event),
+                    event => events.extend(event),
+                }
             }
         }
     }
@@ -297,7 +303,11 @@ impl Worker {
             |result: Result<(), String>, done: Event| Some(result.map_or_else(Event::Failed, |()| done));
         self.pulse.beat(STEP);
         match effect {
-            Effect::Fetch(spec) => self.fetch(&spec),
+            Effect::Fetch(spec) => {
+                // What could be restored has been.
+                self.settle();
+                self.fetch(&spec)
+            }
             Effect::Stage(model) => {
                 self.pulse.rest();
                 failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)
@@ -317,10 +327,16 @@ impl Worker {
             Effect::Restore(model) => {
                 self.pulse.rest();
                 let restored = self.stage.restore(&self.bundles.path(&model.sha256));
-                if restored.is_ok() {
-                    self.settle();
+                match restored {
+                    Ok(()) => {
+                        self.settle();
+                        None
+                    }
+                    Err(reason) => {
+                        tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
+                        Some(Event::ActiveUnusable(reason))
+                    }
                 }
-                restored.err().map(Event::ActiveUnusable)
             }
             Effect::Discard => {
                 // The model that gave way is loaded again.
@@ -333,7 +349,7 @@ impl Worker {
                 Some(Event::Emptied)
             }
             Effect::Report => {
-                self.report(self.record.reported());
+                self.report();
                 None
             }
             Effect::Collect => {
@@ -343,7 +359,8 @@ impl Worker {
         }
     }
 
-    fn report(&self, slot: ReportedSlot) {
+    fn report(&self) {
+        let slot = self.record.reported();
         tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
     }
 
@@ -351,9 +368,20 @@ impl Worker {
         self.pulse.beat(FETCH_SPEAKS);
         let (own, record) = (self.record.generation, &self.record);
         let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
+        // A download may last; the model that answers is judged all the same.
+        let watched = self.record.watching.then(|| RefCell::new(&mut self.stage));
+        let (unhealthy, judged) = (RefCell::new(None), Cell::new(Instant::now()));
         let superseded = || {
             pulse.beat(FETCH_SPEAKS);
-            handle.newest.load(Ordering::Relaxed) > own.0
+            if let Some(stage) = &watched
+                && judged.get().elapsed() >= JUDGED_EVERY
+            {
+                judged.set(Instant::now());
+                if let Verdict::Unhealthy(reason) = stage.borrow_mut().verdict() {
+                    unhealthy.replace(Some(reason));
+                }
+            }
+            handle.newest.load(Ordering::Relaxed) > own.0 || unhealthy.borrow().is_some()
         };
         let waits_for = |what: &str| {
             let reason = (!what.is_empty()).then(|| what.to_owned());
@@ -370,7 +398,7 @@ impl Worker {
         match self.bundles.fetch(spec, &fetching) {
             Ok(()) => Some(Event::Fetched),
             Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
-            Err(FetchError::Superseded) => None,
+            Err(FetchError::Superseded) => unhealthy.take().map(Event::WatchFailed),
         }
     }
 }

@@ -29,8 +29,10 @@ pub enum Event {
     Switched,
     /// The new model has behaved.
     WatchPassed,
-    /// Fetching, staging, the self-test, the switch or the watch failed; it makes no sense to try again.
+    /// Fetching, staging, the self-test or the switch failed; it makes no sense to try again.
     Failed(String),
+    /// The model that answers has not behaved while it was watched.
+    WatchFailed(String),
     /// The active model of the record could not be loaded at a start.
     ActiveUnusable(String),
     /// The operator asks for the previous model.
@@ -50,7 +52,7 @@ pub enum Effect {
     SelfTest,
     /// Let it answer; answer `Switched`.
     Switch,
-    /// Watch it; answer `WatchPassed` or `Failed`.
+    /// Watch it; answer `WatchPassed` or `WatchFailed`.
     Watch,
     /// Load a model that answered before and let it answer; nothing is answered, or `ActiveUnusable`.
     Restore(Installed),
@@ -87,7 +89,12 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
             record.starts = 0;
             vec![Effect::Report, Effect::Collect]
         }
-        Event::Failed(reason) => failed(&mut record, reason),
+        Event::Failed(reason) if is_under_way(record.phase) => {
+            record.phase = Phase::Failed;
+            record.reason = Some(reason);
+            vec![Effect::Discard, Effect::Report, Effect::Collect]
+        }
+        Event::WatchFailed(reason) if record.watching => watch_failed(&mut record, reason),
         Event::ActiveUnusable(reason) => active_unusable(&mut record, reason),
         Event::RollbackAsked => rolled_back(&mut record, "asked for by the operator".into()),
         Event::Emptied if record.desired.is_none() => {
@@ -103,7 +110,9 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
         | Event::Staged
         | Event::SelfTested
         | Event::Switched
+        | Event::Failed(_)
         | Event::WatchPassed
+        | Event::WatchFailed(_)
         | Event::Emptied => Vec::new(),
     };
     (record, effects)
@@ -125,17 +134,14 @@ fn advance(
 /// that left something on disk.
 fn started(record: &mut SlotRecord) -> Vec<Effect> {
     let mut effects = Vec::new();
-    if record.watching {
-        record.starts += 1;
-        if record.starts > MOST_STARTS {
-            let reason = format!(
-                "the daemon started {} times while this model was watched",
-                record.starts - 1
-            );
-            return rolled_back(record, reason);
-        }
-    }
-    if let Some(active) = &record.active {
+    record.starts += u32::from(record.watching);
+    if record.watching && record.starts > MOST_STARTS {
+        let reason = format!(
+            "the daemon started {} times while this model was watched",
+            record.starts - 1
+        );
+        effects = rolled_back(record, reason);
+    } else if let Some(active) = &record.active {
         effects.push(Effect::Restore(active.clone()));
         if record.watching {
             effects.push(Effect::Watch);
@@ -215,41 +221,45 @@ fn switched(record: &mut SlotRecord) -> Vec<Effect> {
     vec![Effect::Report, Effect::Watch]
 }
 
-fn failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    match record.phase {
-        Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested => {
-            record.phase = Phase::Failed;
-            record.reason = Some(reason);
-            vec![Effect::Discard, Effect::Report, Effect::Collect]
-        }
-        Phase::Active if record.watching => rolled_back(record, reason),
-        _ => Vec::new(),
+/// A newer generation may be on its way meanwhile, perhaps for as long as its server is away: it goes on afterwards.
+fn watch_failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    let mut effects = rolled_back(record, reason);
+    if let (Some(spec), Phase::Downloading) = (&record.desired, record.phase) {
+        effects.push(Effect::Fetch(spec.clone()));
     }
+    effects
 }
 
+/// Between the wish and its end.
+fn is_under_way(phase: Phase) -> bool {
+    matches!(
+        phase,
+        Phase::Downloading | Phase::Verified | Phase::Staged | Phase::SelfTested
+    )
+}
+
+/// The model that answers gives way to the one before it. If it is what is desired, its generation has failed with it;
+/// otherwise a newer generation is under way or has ended, and that is its own affair.
 fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    let Some(previous) = record.previous.take() else {
-        // There is nothing to return to. A model that answers badly is better than none; one that brings the daemon down
-        // is not loaded again.
-        if record.starts > MOST_STARTS {
-            record.active = None;
-        }
+    let previous = record.previous.take();
+    if record.phase == Phase::Active {
         record.phase = Phase::Failed;
-        record.watching = false;
-        record.reason = Some(format!("{reason}; there is no previous model to return to"));
-        return vec![Effect::Discard, Effect::Report];
-    };
-    record.active = Some(previous.clone());
-    record.phase = Phase::Failed;
+        record.reason = Some(match previous {
+            Some(_) => reason,
+            None => format!("{reason}; there is no previous model to return to"),
+        });
+    }
+    // With nothing to return to, a model that answers badly is better than none; one that brings the daemon down is not
+    // loaded again.
+    if previous.is_some() || record.starts > MOST_STARTS {
+        record.active.clone_from(&previous);
+    }
     record.watching = false;
     record.starts = 0;
-    record.reason = Some(reason);
-    vec![
-        Effect::Discard,
-        Effect::Restore(previous),
-        Effect::Report,
-        Effect::Collect,
-    ]
+    let mut effects = vec![Effect::Discard];
+    effects.extend(previous.map(Effect::Restore));
+    effects.extend([Effect::Report, Effect::Collect]);
+    effects
 }
 
 fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
@@ -267,6 +277,8 @@ fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
             record.phase = Phase::Downloading;
             vec![Effect::Report, Effect::Fetch(spec)]
         }
+        // What is under way may still become a model.
+        _ if is_under_way(record.phase) => vec![Effect::Report],
         _ => {
             record.phase = Phase::Failed;
             record.reason = Some(reason);
@@ -371,10 +383,66 @@ mod tests {
             record = next(&record, event).0;
         }
         assert!(record.watching);
-        let (back, effects) = next(&record, Event::Failed("3 of 20 answers are NaN".into()));
+        let (back, effects) = next(&record, Event::WatchFailed("3 of 20 answers are NaN".into()));
         assert_eq!((back.active.clone(), back.previous), (first.active.clone(), None));
         assert_eq!(back.reason.as_deref(), Some("3 of 20 answers are NaN"));
         assert!(effects.contains(&Effect::Restore(first.active.unwrap())));
+    }
+
+    #[test]
+    fn a_watched_model_that_is_given_up_does_not_take_a_newer_generation_with_it() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let watched = [
+            wanted(2, "2"),
+            Event::Fetched,
+            Event::Staged,
+            Event::SelfTested,
+            Event::Switched,
+        ];
+        let watched = watched
+            .into_iter()
+            .fold(first, |record, event| next(&record, event).0);
+        // The newer generation is under way, while the watched model brings the daemon down again and again.
+        let mut record = next(&watched, wanted(3, "3")).0;
+        let mut effects = Vec::new();
+        for _ in 0..=MOST_STARTS {
+            (record, effects) = next(&record, Event::Started);
+        }
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!((record.phase, &record.reason), (Phase::Downloading, &None));
+        let place = |wanted: &Effect| effects.iter().position(|effect| effect == wanted);
+        let restored = place(&Effect::Restore(Installed::of(&spec("1"))));
+        assert!(
+            restored.is_some() && restored < place(&Effect::Fetch(spec("3"))),
+            "{effects:?}"
+        );
+
+        // The watched model turns out to be bad while the newer one is fetched: that goes on.
+        let record = next(&watched, wanted(3, "3")).0;
+        let (record, effects) = next(&record, Event::WatchFailed("NaN".into()));
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!(record.phase, Phase::Downloading);
+        assert_eq!(effects.last(), Some(&Effect::Fetch(spec("3"))));
+
+        // It has failed for its own reason; the watched model, still answering, turns out to be bad as well.
+        let record = next(
+            &next(&watched, wanted(3, "3")).0,
+            Event::Failed("not signed".into()),
+        )
+        .0;
+        let (record, effects) = next(&record, Event::WatchFailed("NaN".into()));
+        assert_eq!(record.active, Some(Installed::of(&spec("1"))));
+        assert_eq!(record.reason.as_deref(), Some("not signed"));
+        assert!(effects.contains(&Effect::Restore(Installed::of(&spec("1")))));
+    }
+
+    #[test]
+    fn without_any_model_a_deployment_that_is_under_way_goes_on() {
+        let first = active(&SlotRecord::default(), 1, "1");
+        let record = next(&first, wanted(2, "2")).0;
+        let (record, _) = next(&record, Event::ActiveUnusable("gone".into()));
+        assert_eq!((record.phase, &record.active), (Phase::Downloading, &None));
+        assert_eq!(next(&record, Event::Fetched).0.phase, Phase::Verified);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::partial::{Appending, Partial};
 use super::{ASKS, Attempt, Job};
 use crate::clock::Clock;
-use crate::protocol::{BlobChunk, BlobRequest, MAX_CHUNK, TopicName};
+use crate::protocol::{BlobChunk, BlobRequest, InvalidChunk, MAX_CHUNK, TopicName};
 
 /// Chunks asked for at a time.
 const WINDOW: u16 = 8;
@@ -55,16 +55,18 @@ impl Blobs {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a message from the source `id`. Never blocks: a chunk for which there is no room is asked for again.
-    pub fn deliver(&self, id: &TopicName, message: Vec<u8>) {
-        let header = match BlobChunk::decode(&message) {
-            Ok((header, _)) => header,
-            Err(error) => return tracing::warn!("blob {id}: {error}"),
-        };
+    /// Hands over a message from the source `id`. Never blocks: a chunk for which there is no room is asked for again,
+    /// and one that nobody waits for is dropped.
+    ///
+    /// # Errors
+    /// When it is no chunk.
+    pub fn deliver(&self, id: &TopicName, message: Vec<u8>) -> Result<(), InvalidChunk> {
+        let (header, _) = BlobChunk::decode(&message)?;
         if let Some(sender) = self.waiting().get(&(id.clone(), header.sha256)) {
             // Full or gone: see above.
             drop(sender.try_send(message));
         }
+        Ok(())
     }
 
     /// Receives what the partial file lacks.

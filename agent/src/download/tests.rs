@@ -410,9 +410,9 @@ fn sender(content: Vec<u8>, total: u64, keeps: Chunks) -> (Blobs, Arc<Mutex<Vec<
                 let bytes = &rest[..rest.len().min(request.length as usize)];
                 count += 1;
                 if keeps(count) {
-                    answers.deliver(&id, header.encode(bytes).unwrap());
+                    answers.deliver(&id, header.encode(bytes).unwrap()).unwrap();
                     // Twice: repetitions do no harm.
-                    answers.deliver(&id, header.encode(bytes).unwrap());
+                    answers.deliver(&id, header.encode(bytes).unwrap()).unwrap();
                 }
             }
         }

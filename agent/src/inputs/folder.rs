@@ -173,16 +173,38 @@ impl Worker {
                     }
                 }
             }
-            while let Ok(done) = self.ended.try_recv() {
-                self.end(done);
-            }
+            let ended: Vec<Done> = self.ended.try_iter().collect();
+            self.end_all(ended);
         }
         // What is under way ends before the queue does; its files must go, or they come again.
         let begun = Instant::now();
         while !self.under_way.is_empty() && begun.elapsed() < WAIT {
             if let Ok(done) = self.ended.recv_timeout(WAIT) {
-                self.end(done);
+                self.end_all(vec![done]);
             }
+        }
+    }
+
+    /// Files go only after their results are safe from a power cut, whatever the spool does about others.
+    fn end_all(&mut self, mut ended: Vec<Done>) {
+        if ended
+            .iter()
+            .any(|done| matches!(done.outcome, Outcome::Published))
+            && let Some(slot) = self.slots.get(&self.slot)
+            && let Err(error) = slot.results.sync()
+        {
+            tracing::error!(
+                "{}: files stay until results can be kept: {error}",
+                self.folder.display()
+            );
+            for done in &mut ended {
+                if matches!(done.outcome, Outcome::Published) {
+                    done.outcome = Outcome::Later("its result may not be on disk yet".into());
+                }
+            }
+        }
+        for done in ended {
+            self.end(done);
         }
     }
 

@@ -21,11 +21,12 @@ const LOOK_AT_CLOCK: Duration = Duration::from_millis(500);
 pub(super) struct Stop(pub(super) watch::Receiver<bool>);
 
 impl Stop {
+    /// Whether the request has come, or the handle is gone, which is the same.
     pub(super) fn is_requested(&self) -> bool {
-        *self.0.borrow()
+        *self.0.borrow() || self.0.has_changed().is_err()
     }
 
-    /// Ends when the request has come, or the handle is gone, which is the same.
+    /// Ends when the request has come.
     pub(super) async fn requested(&mut self) {
         // An error says that the sender is gone.
         let _gone = self.0.wait_for(|stop| *stop).await.is_err();

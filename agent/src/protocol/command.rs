@@ -33,7 +33,7 @@ pub enum Action {
         /// Where.
         slot: SlotName,
     },
-    /// Stop answering; inputs are refused until `resume`.
+    /// Stop answering; inputs are refused until `resume`, also after a restart.
     Pause {
         /// Where.
         slot: SlotName,

@@ -1,11 +1,11 @@
-//! Small bundles: y = f(x) on four numbers, with golden samples.
+//! Small bundles: y = f(x) on four numbers, with golden samples. Other tests take them from here.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use edgeopt_agent::protocol::{ModelSource, SlotSpec};
-use edgeopt_models::bundle::{self, Manifest, Member, Trust};
+use edgeopt_models::bundle::{self, Manifest, Member, SecretKey, Trust};
 use edgeopt_models::{DataType, Dim, Graph, Model, Node, Tensor, ValueInfo, onnx};
 use edgeopt_runtime::dataset::write_npz;
 
@@ -16,6 +16,8 @@ pub(crate) enum Computes {
     Times(f32),
     /// y = √x: NaN below zero.
     Root,
+    /// y = k·x, and so many multiplications of matrices beside it, each of a million weights.
+    Slowly(f32, usize),
 }
 
 pub(crate) struct Made {
@@ -25,6 +27,18 @@ pub(crate) struct Made {
 
 /// A bundle whose golden outputs say y = `golden`·x for x = 1, 2, 3, 4 (or √x if `golden` is `None`).
 pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Option<f32>) -> Made {
+    make_with(folder, version, computes, golden, 0, None)
+}
+
+/// The same with so many bytes more that nobody reads, and signed.
+pub(crate) fn make_with(
+    folder: &Path,
+    version: &str,
+    computes: Computes,
+    golden: Option<f32>,
+    ballast: usize,
+    key: Option<&SecretKey>,
+) -> Made {
     let value = |name: &str| {
         ValueInfo::tensor(
             name,
@@ -43,6 +57,31 @@ pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Opt
             graph.add_initializer("k".into(), Tensor::scalar(factor));
             graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["y"]));
         }
+        Computes::Slowly(factor, times) => {
+            const WIDE: usize = 1024;
+            for (name, rows, columns) in [("in", 4, WIDE), ("through", WIDE, WIDE), ("out", WIDE, 4)] {
+                let zeros = vec![0f32; rows * columns];
+                graph.add_initializer(name.into(), Tensor::new(&[rows, columns], &zeros).unwrap());
+            }
+            graph.add_initializer("k".into(), Tensor::scalar(factor));
+            graph.nodes.push(Node::new("MatMul", "wide", ["x", "in"], ["h0"]));
+            for index in 0..times {
+                let (from, to) = (format!("h{index}"), format!("h{}", index + 1));
+                let name = format!("through{index}");
+                graph.nodes.push(Node::new(
+                    "MatMul",
+                    &name,
+                    [from.as_str(), "through"],
+                    [to.as_str()],
+                ));
+            }
+            let last = format!("h{times}");
+            graph
+                .nodes
+                .push(Node::new("MatMul", "narrow", [last.as_str(), "out"], ["zero"]));
+            graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["kx"]));
+            graph.nodes.push(Node::new("Add", "sum", ["kx", "zero"], ["y"]));
+        }
         Computes::Root => graph.nodes.push(Node::new("Sqrt", "root", ["x"], ["y"])),
     }
     let model = onnx::write_bytes(&Model::new(graph, 21)).unwrap();
@@ -53,11 +92,15 @@ pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Opt
         write_npz(&mut bytes, &[(name, &Tensor::new(&[1, 4], values).unwrap())]).unwrap();
         Member::Data(bytes.into_inner())
     };
-    let members = BTreeMap::from([
+    let mut members = BTreeMap::from([
         (bundle::MODEL.to_owned(), Member::Data(model)),
         ("golden/0-inputs.npz".to_owned(), npz("x", &x)),
         ("golden/0-outputs.npz".to_owned(), npz("y", &y)),
     ]);
+    if ballast > 0 {
+        let bytes = (0..ballast).map(|index| (index * index / 7) as u8).collect();
+        members.insert("ballast.bin".to_owned(), Member::Data(bytes));
+    }
     let tensor = |name| serde_json::json!({"name": name, "dtype": "float32", "shape": [{"name": "N", "min": 1, "opt": 4, "max": 8}, 4]});
     let manifest: Manifest = serde_json::from_value(serde_json::json!({
         "format": "1.0", "name": "small", "version": version, "precision": "fp32",
@@ -68,7 +111,7 @@ pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Opt
     }))
     .unwrap();
     let path = folder.join(format!("{version}.edge"));
-    bundle::pack(manifest, &members, None, &path).unwrap();
+    bundle::pack(manifest, &members, key, &path).unwrap();
     let (sha256, size) = bundle::digest_of(std::fs::File::open(&path).unwrap()).unwrap();
     let spec = SlotSpec {
         model: "small".into(),

@@ -1,6 +1,10 @@
 //! Deployments and serving with the CPU backend: real bundles, real engines, real files.
 #![allow(clippy::unwrap_used)]
 
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the daemon, which use other parts"
+)]
 mod bundles;
 mod power_cut;
 

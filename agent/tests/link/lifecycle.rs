@@ -198,3 +198,20 @@ fn a_file_that_cannot_be_read_is_named_and_read_again_at_the_next_attempt() {
     };
     assert_eq!(password.as_deref(), Some("late"));
 }
+
+#[test]
+fn a_dropped_link_ends_also_while_the_broker_turns_it_away() {
+    let broker = ScriptedBroker::start();
+    let device = Device::start(options("d", broker.port()));
+    for _ in 0..3 {
+        drop(broker.accept());
+    }
+    let watch = device.link.watch();
+    drop(device);
+    let ended = watch.wait(PATIENCE, |view| view.state == LinkState::Stopped);
+    assert!(ended.is_ok(), "{ended:?}");
+    // One attempt may have been under way.
+    drop(broker.try_accept());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(broker.try_accept().is_none(), "it goes on connecting");
+}
