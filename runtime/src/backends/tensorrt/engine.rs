@@ -1,7 +1,8 @@
 //! Loaded engines and their sessions.
 //!
-//! Not yet run on hardware: no GPU that TensorRT's libraries at hand accept was there. The order of calls, lifetimes and
-//! error paths are tested against a table of functions that only pretends (`engine_tests.rs`).
+//! Not yet run with TensorRT: no GPU that its libraries at hand accept was there. The order of calls, lifetimes and error
+//! paths are tested against a table of functions that only pretends (`engine_tests.rs`), and everything that is CUDA's
+//! with kernels of our own in the place of TensorRT's, on a GPU (`gpu_tests/`).
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -12,7 +13,7 @@ use edgeopt_models::{Bytes, DataType, Dim, Shape, Tensor};
 
 use super::abi::{self, EntryPoints, Execution, PluginEngine, Table, status};
 use super::context::{Context, Heard};
-use super::device::{Address, Device, Graph, Shared, Stream};
+use super::device::{Device, Graph, Memory, Shared, Stream};
 use super::failure::TensorRtError;
 use crate::memory::{Budget, Reservation};
 use crate::{Engine, MemoryUse, RuntimeError, Session, TensorSpec};
@@ -40,6 +41,13 @@ struct RawEngine {
     engine: *mut PluginEngine,
 }
 
+impl Drop for TensorRtEngine {
+    fn drop(&mut self) {
+        // Unloading frees device memory on whatever thread the last session ends.
+        let _ = self.device.make_current();
+    }
+}
+
 impl Drop for RawEngine {
     fn drop(&mut self) {
         // SAFETY: loaded by this table and not unloaded before; no execution is left, since sessions hold the engine.
@@ -47,8 +55,8 @@ impl Drop for RawEngine {
     }
 }
 
-// SAFETY: TensorRT's engines may be used from any thread; the one call that changes the engine, making an execution, is
-// behind the mutex. What the context's callbacks touch is behind mutexes or atomic.
+// SAFETY: TensorRT's engines may be used from any thread; the calls that change the engine, making and freeing an
+// execution, are behind the mutex. What the context's callbacks touch is behind mutexes or atomic.
 unsafe impl Send for TensorRtEngine {}
 // SAFETY: as above.
 unsafe impl Sync for TensorRtEngine {}
@@ -84,6 +92,10 @@ impl TensorRtEngine {
             .as_ref()
             .map(|budget| budget.reserve(&name, memory))
             .transpose()?;
+        device.make_current().map_err(|message| RuntimeError::Compile {
+            backend: NAME,
+            message,
+        })?;
         let heard = Arc::new(Heard::default());
         let context = Context::open(table, &entries, Arc::clone(&heard), None, None)
             .ok_or_else(|| failed(&heard, "was not opened by its plugin"))?;
@@ -187,34 +199,16 @@ impl Engine for TensorRtEngine {
     }
 
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, RuntimeError> {
-        let mut execution = ptr::null_mut();
-        let result = {
-            let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: a live engine, which the session keeps.
-            unsafe { (self.context.table.new_execution)(raw.engine, &mut execution) }
-        };
-        if result != status::OK || execution.is_null() {
-            return Err(failed(&self.heard, "made no execution context"));
-        }
-        let stream = match self.device.new_stream() {
-            Ok(stream) => stream,
-            Err(message) => {
-                // SAFETY: made above and used by nobody.
-                unsafe { (self.context.table.free_execution)(execution) };
-                return Err(RuntimeError::Compile {
-                    backend: NAME,
-                    message,
-                });
-            }
+        let compile = |message: String| RuntimeError::Compile {
+            backend: NAME,
+            message,
         };
         let io = |specs: &[TensorSpec]| -> Result<Vec<Io>, RuntimeError> {
             specs
                 .iter()
                 .map(|spec| {
-                    let name = CString::new(spec.name.as_str()).map_err(|_| RuntimeError::Compile {
-                        backend: NAME,
-                        message: format!("the name {:?} contains a zero byte", spec.name),
-                    })?;
+                    let name = CString::new(spec.name.as_str())
+                        .map_err(|_| compile(format!("the name {:?} contains a zero byte", spec.name)))?;
                     Ok(Io {
                         name,
                         dtype: spec.dtype,
@@ -225,17 +219,53 @@ impl Engine for TensorRtEngine {
                 .collect()
         };
         let (inputs, outputs) = (io(&self.inputs)?, io(&self.outputs)?);
-        Ok(Box::new(TensorRtSession {
-            results: outputs.iter().map(|_| Tensor::vector::<u8>(&[])).collect(),
-            inputs,
-            outputs,
-            execution,
-            stream,
-            scratch: None,
-            reservation: None,
-            graph: Recording::NotYet,
-            engine: self,
-        }))
+        self.device.make_current().map_err(compile)?;
+        let stream = self.device.new_stream().map_err(compile)?;
+        match self.execution(&stream) {
+            Ok(execution) => Ok(Box::new(TensorRtSession {
+                results: outputs.iter().map(|_| Tensor::vector::<u8>(&[])).collect(),
+                inputs,
+                outputs,
+                execution,
+                stream,
+                scratch: None,
+                reservation: None,
+                graph: Recording::NotYet,
+                engine: self,
+            })),
+            Err(error) => {
+                self.device.free_stream(stream);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl TensorRtEngine {
+    /// A new execution, ready for shapes.
+    fn execution(&self, stream: &Stream) -> Result<*mut Execution, RuntimeError> {
+        let table = self.context.table;
+        let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut execution = ptr::null_mut();
+        // SAFETY: a live engine, which the session keeps.
+        let result = unsafe { (table.new_execution)(raw.engine, &mut execution) };
+        if result != status::OK || execution.is_null() {
+            return Err(failed(&self.heard, "made no execution context"));
+        }
+        let open = |spec: &TensorSpec| spec.shape.iter().any(|dim| dim.known().is_none());
+        // TensorRT 8.5 gives the one profile to the first execution only, and says here if it cannot be shared.
+        // SAFETY: a live execution and stream; what it enqueues goes before the first run.
+        if self.inputs.iter().any(open)
+            && unsafe { (table.select_profile)(execution, 0, stream.raw()) } != status::OK
+        {
+            // SAFETY: made above and used by nobody.
+            unsafe { (table.free_execution)(execution) };
+            return Err(failed(
+                &self.heard,
+                "cannot run the engine's range of shapes in another session",
+            ));
+        }
+        Ok(execution)
     }
 }
 
@@ -249,7 +279,7 @@ struct Io {
 }
 
 /// Recording a run as a CUDA graph: launched in one call while shapes repeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Recording {
     /// No run with these shapes yet: the first one lets the library initialize what cannot be recorded.
     NotYet,
@@ -266,8 +296,8 @@ struct TensorRtSession {
     inputs: Vec<Io>,
     outputs: Vec<Io>,
     results: Vec<Tensor>,
-    /// The execution's memory, and its size.
-    scratch: Option<(Address, usize)>,
+    /// The execution's memory.
+    scratch: Option<Memory>,
     reservation: Option<Reservation>,
     graph: Recording,
     // Last: everything above belongs to it.
@@ -325,21 +355,31 @@ impl TensorRtSession {
                 });
             }
         }
-        self.give_scratch()?;
-        for index in 0..self.inputs.len() {
-            let bytes = inputs.get(index).map_or(0, |tensor| tensor.as_bytes().len());
-            self.give_memory(Side::Input, index, bytes).map_err(run)?;
-        }
+        // SAFETY: a live execution.
+        let scratch = unsafe { (self.table().needed_memory)(self.execution) };
+        let scratch = usize::try_from(scratch)
+            .map_err(|_| run(self.refused("does not tell how much memory the run needs")))?;
+        let mut outputs = Vec::with_capacity(self.outputs.len());
         for index in 0..self.outputs.len() {
             let dims = self.output_dims(index).map_err(run)?;
-            let dtype = self.outputs[index].dtype;
             let elements = dims.iter().try_fold(1usize, |n, length| n.checked_mul(*length));
-            let bytes = elements.and_then(|elements| dtype.size_of(elements));
+            let bytes = elements.and_then(|elements| self.outputs[index].dtype.size_of(elements));
             let bytes =
                 bytes.ok_or_else(|| run(format!("output {:?} is too large", self.outputs[index].name)))?;
+            outputs.push((dims, bytes));
+        }
+        let sizes = inputs.iter().map(|tensor| tensor.as_bytes().len());
+        let io = sizes.chain(outputs.iter().map(|(_, bytes)| *bytes));
+        self.reserve(scratch, io.fold(0, usize::saturating_add))?;
+        self.give_scratch(scratch).map_err(run)?;
+        for (index, tensor) in inputs.iter().enumerate() {
+            self.give_memory(Side::Input, index, tensor.as_bytes().len())
+                .map_err(run)?;
+        }
+        for (index, (dims, bytes)) in outputs.into_iter().enumerate() {
             self.give_memory(Side::Output, index, bytes).map_err(run)?;
+            let dtype = self.outputs[index].dtype;
             self.results[index] = Tensor::zeros(dtype, &dims).map_err(|error| run(error.to_string()))?;
-            self.outputs[index].dims = Some(dims);
         }
         for (io, tensor) in self.inputs.iter_mut().zip(inputs) {
             io.dims = Some(tensor.dims().to_vec());
@@ -347,45 +387,76 @@ impl TensorRtSession {
         Ok(())
     }
 
-    /// Memory for intermediate values, as much as the shapes now set need; reserved before it is taken.
-    fn give_scratch(&mut self) -> Result<(), RuntimeError> {
-        let run = |message: String| RuntimeError::Run {
-            backend: NAME,
-            message,
+    /// Reserves what a run needs, in bytes, before any of it is taken. Scratch memory that is there and large enough is
+    /// kept, unless the budget only allows less.
+    fn reserve(&mut self, scratch: usize, io: usize) -> Result<(), RuntimeError> {
+        let Some(budget) = self.engine.budget.clone() else {
+            return Ok(());
         };
-        // SAFETY: a live execution.
-        let needed = unsafe { (self.table().needed_memory)(self.execution) };
-        let needed = usize::try_from(needed)
-            .map_err(|_| run(self.refused("does not tell how much memory the run needs")))?;
-        if self.scratch.is_none_or(|(_, size)| size < needed) {
-            if let Some((memory, _)) = self.scratch.take() {
-                self.engine.device.free(memory);
-            }
-            self.reservation = None;
-            let use_ = MemoryUse {
-                workspace: Bytes::from(needed),
-                ..MemoryUse::default()
-            };
-            if let Some(budget) = &self.engine.budget {
-                self.reservation = Some(budget.reserve("a session's intermediate values", use_)?);
-            }
-            let memory = self.engine.device.allocate(needed).map_err(run)?;
-            self.scratch = Some((memory, needed));
+        let needs = |workspace: usize| MemoryUse {
+            workspace: Bytes::from(workspace),
+            io: Bytes::from(io),
+            ..MemoryUse::default()
+        };
+        let name = "a session's intermediate values, inputs and outputs";
+        self.reservation = None;
+        let held = self.scratch.as_ref().map_or(0, |memory| memory.bytes);
+        if held > scratch
+            && let Ok(kept) = budget.reserve(name, needs(held))
+        {
+            self.reservation = Some(kept);
+            return Ok(());
         }
-        if let Some((memory, size)) = self.scratch {
-            // SAFETY: the memory is this session's, and lives until it is replaced here or the execution is gone.
-            let result = unsafe {
-                (self.table().set_memory)(
-                    self.execution,
-                    ptr::with_exposed_provenance_mut(memory as usize),
-                    size as i64,
-                )
-            };
-            if result != status::OK {
-                return Err(run(self.refused("refused memory for the run")));
+        if held > scratch {
+            self.free_memory();
+        }
+        match budget.reserve(name, needs(scratch)) {
+            Ok(reservation) => self.reservation = Some(reservation),
+            Err(error) => {
+                self.free_memory();
+                return Err(error.into());
             }
         }
         Ok(())
+    }
+
+    /// Frees everything a run needs; the next one must prepare again.
+    fn free_memory(&mut self) {
+        let device = &self.engine.device;
+        let io = self.inputs.iter_mut().chain(&mut self.outputs);
+        for memory in io.filter_map(|io| io.memory.take()) {
+            device.free_shared(memory);
+        }
+        if let Some(memory) = self.scratch.take() {
+            device.free(memory);
+        }
+    }
+
+    /// Memory for intermediate values, as much as the shapes now set need.
+    fn give_scratch(&mut self, needed: usize) -> Result<(), String> {
+        let device = &self.engine.device;
+        if self.scratch.as_ref().is_none_or(|memory| memory.bytes < needed) {
+            if let Some(memory) = self.scratch.take() {
+                device.free(memory);
+            }
+            self.scratch = Some(device.allocate(needed)?);
+        }
+        let Some(memory) = &self.scratch else {
+            return Ok(());
+        };
+        // SAFETY: the memory is this session's, and lives until it is replaced here or the execution is gone.
+        let result = unsafe {
+            (self.table().set_memory)(
+                self.execution,
+                ptr::with_exposed_provenance_mut(memory.address as usize),
+                memory.bytes as i64,
+            )
+        };
+        if result == status::OK {
+            Ok(())
+        } else {
+            Err(self.refused("refused memory for the run"))
+        }
     }
 
     fn give_memory(&mut self, side: Side, index: usize, bytes: usize) -> Result<(), String> {
@@ -451,23 +522,23 @@ impl TensorRtSession {
     fn enqueue(&self) -> Result<(), String> {
         let device = &self.engine.device;
         for memory in self.inputs.iter().filter_map(|io| io.memory.as_ref()) {
-            device.to_device(memory, self.stream)?;
+            device.to_device(memory, &self.stream)?;
         }
         // SAFETY: a live execution with shapes, memory and addresses set; a live stream.
-        if unsafe { (self.table().enqueue)(self.execution, self.stream) } != status::OK {
+        if unsafe { (self.table().enqueue)(self.execution, self.stream.raw()) } != status::OK {
             return Err(self.refused("did not run"));
         }
         for memory in self.outputs.iter().filter_map(|io| io.memory.as_ref()) {
-            device.to_host(memory, self.stream)?;
+            device.to_host(memory, &self.stream)?;
         }
         Ok(())
     }
 
     fn record(&self) -> Result<Graph, String> {
-        self.engine.device.begin_capture(self.stream)?;
+        self.engine.device.begin_capture(&self.stream)?;
         let enqueued = self.enqueue();
         // The capture must end in any case, or the stream stays unusable.
-        let graph = self.engine.device.end_capture(self.stream);
+        let graph = self.engine.device.end_capture(&self.stream);
         match (enqueued, graph) {
             (Ok(()), graph) => graph,
             (Err(error), Ok(graph)) => {
@@ -479,31 +550,35 @@ impl TensorRtSession {
     }
 
     fn launch(&mut self) -> Result<(), String> {
-        if self.graph == Recording::Ready {
+        if matches!(self.graph, Recording::Ready) {
             self.graph = match self.record() {
                 Ok(graph) => Recording::Recorded(graph),
                 Err(reason) => {
                     tracing::info!(target: "tensorrt", "runs are not recorded as a CUDA graph: {reason}");
+                    // What the library has against recording is no part of later errors.
+                    drop(self.engine.heard.take_messages());
                     Recording::Impossible
                 }
             };
         }
-        match self.graph {
-            Recording::Recorded(graph) => self.engine.device.launch(graph, self.stream)?,
-            _ => self.enqueue()?,
-        }
-        self.engine.device.synchronize(self.stream)?;
-        if self.graph == Recording::NotYet {
+        let device = &self.engine.device;
+        let launched = match &self.graph {
+            Recording::Recorded(graph) => device.launch(graph, &self.stream),
+            _ => self.enqueue(),
+        };
+        // After an error too: what was enqueued before it still uses the memory.
+        let finished = device.synchronize(&self.stream);
+        launched.and(finished)?;
+        if matches!(self.graph, Recording::NotYet) {
             self.graph = Recording::Ready;
         }
         Ok(())
     }
 
     fn forget_graph(&mut self) {
-        if let Recording::Recorded(graph) = self.graph {
+        if let Recording::Recorded(graph) = std::mem::replace(&mut self.graph, Recording::NotYet) {
             self.engine.device.free_graph(graph);
         }
-        self.graph = Recording::NotYet;
     }
 }
 
@@ -516,6 +591,12 @@ enum Side {
 impl Session for TensorRtSession {
     fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RuntimeError> {
         check(&self.engine.inputs, inputs)?;
+        let failed = |message: String| RuntimeError::Run {
+            backend: NAME,
+            message,
+        };
+        // Sessions may be moved to other threads between runs.
+        self.engine.device.make_current().map_err(failed)?;
         let repeated = self
             .inputs
             .iter()
@@ -533,10 +614,7 @@ impl Session for TensorRtSession {
                 };
             }
         }
-        self.launch().map_err(|message| RuntimeError::Run {
-            backend: NAME,
-            message,
-        })?;
+        self.launch().map_err(failed)?;
         for (io, result) in self.outputs.iter().zip(&mut self.results) {
             if let Some(memory) = &io.memory {
                 let bytes = result.as_bytes_mut();
@@ -552,24 +630,18 @@ impl Session for TensorRtSession {
 
 impl Drop for TensorRtSession {
     fn drop(&mut self) {
+        let _ = self.engine.device.make_current();
         // A failed run may still be in progress on the stream.
-        let _ = self.engine.device.synchronize(self.stream);
+        let _ = self.engine.device.synchronize(&self.stream);
         self.forget_graph();
-        // SAFETY: made by this table and freed once; its engine is still there.
-        unsafe { (self.table().free_execution)(self.execution) };
-        let device = &self.engine.device;
-        for memory in self
-            .inputs
-            .iter_mut()
-            .chain(&mut self.outputs)
-            .filter_map(|io| io.memory.take())
         {
-            device.free_shared(memory);
+            let _engine = self.engine.raw.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: made by this table and freed once; its engine is still there.
+            unsafe { (self.table().free_execution)(self.execution) };
         }
-        if let Some((memory, _)) = self.scratch.take() {
-            device.free(memory);
-        }
-        device.free_stream(self.stream);
+        self.free_memory();
+        let stream = std::mem::replace(&mut self.stream, Stream::taken());
+        self.engine.device.free_stream(stream);
     }
 }
 

@@ -178,21 +178,24 @@ static TABLE: Table = Table {
 struct Pretended;
 
 impl Device for Pretended {
+    fn make_current(&self) -> Result<(), String> {
+        Ok(())
+    }
     fn new_stream(&self) -> Result<Stream, String> {
         alive("stream", 1);
-        Ok(ptr::dangling_mut::<c_void>())
+        Ok(Stream::new(ptr::dangling_mut::<c_void>()))
     }
     fn free_stream(&self, _: Stream) {
         alive("stream", -1);
     }
-    fn allocate(&self, bytes: usize) -> Result<Address, String> {
+    fn allocate(&self, bytes: usize) -> Result<Memory, String> {
         if note(format!("allocate {bytes}")) != 0 {
             return Err("out of memory".into());
         }
         alive("memory", 1);
-        Ok(64)
+        Ok(Memory { address: 64, bytes })
     }
-    fn free(&self, _: Address) {
+    fn free(&self, _: Memory) {
         alive("memory", -1);
     }
     fn allocate_shared(&self, bytes: usize) -> Result<Shared, String> {
@@ -200,7 +203,7 @@ impl Device for Pretended {
         let host = Box::into_raw(vec![0u8; bytes].into_boxed_slice()).cast::<u8>();
         Ok(Shared {
             host,
-            device: host as Address,
+            device: host as u64,
             bytes,
         })
     }
@@ -210,30 +213,30 @@ impl Device for Pretended {
         // SAFETY: made by `allocate_shared`.
         drop(unsafe { Box::from_raw(slice) });
     }
-    fn to_device(&self, _: &Shared, _: Stream) -> Result<(), String> {
+    fn to_device(&self, _: &Shared, _: &Stream) -> Result<(), String> {
         Ok(())
     }
-    fn to_host(&self, _: &Shared, _: Stream) -> Result<(), String> {
+    fn to_host(&self, _: &Shared, _: &Stream) -> Result<(), String> {
         Ok(())
     }
-    fn synchronize(&self, _: Stream) -> Result<(), String> {
+    fn synchronize(&self, _: &Stream) -> Result<(), String> {
         note("synchronize");
         Ok(())
     }
-    fn begin_capture(&self, _: Stream) -> Result<(), String> {
+    fn begin_capture(&self, _: &Stream) -> Result<(), String> {
         WORLD.with_borrow_mut(|world| world.recording = true);
         note("begin_capture");
         Ok(())
     }
-    fn end_capture(&self, _: Stream) -> Result<Graph, String> {
+    fn end_capture(&self, _: &Stream) -> Result<Graph, String> {
         WORLD.with_borrow_mut(|world| world.recording = false);
         if note("end_capture") != 0 {
             return Err("not permitted while capturing".into());
         }
         alive("graph", 1);
-        Ok(ptr::dangling_mut::<c_void>())
+        Ok(Graph::new(ptr::dangling_mut::<c_void>()))
     }
-    fn launch(&self, _: Graph, _: Stream) -> Result<(), String> {
+    fn launch(&self, _: &Graph, _: &Stream) -> Result<(), String> {
         note("launch");
         compute();
         Ok(())
@@ -300,10 +303,10 @@ fn shapes_memory_and_addresses_are_set_before_the_run_and_only_when_they_change(
         [
             "set_shape 2",
             "needed_memory",
+            "shape",
             "allocate 200",
             "set_memory 200",
             "set_address x",
-            "shape",
             "set_address y",
             "enqueue",
             "synchronize"
@@ -375,16 +378,41 @@ fn memory_is_reserved_and_given_back() {
     let engine = loaded(Some(budget.clone())).unwrap();
     let mut session = engine.session().unwrap();
     session.run(&[bytes(&[0; 4])]).unwrap();
-    assert_eq!(budget.available(), Bytes(500 - 400 - 6));
+    // Scratch memory, input and output of the session, and the engine's 6 bytes.
+    assert_eq!(budget.available(), Bytes(500 - 400 - 8 - 6));
     let error = session.run(&[bytes(&[0; 5])]).unwrap_err().to_string();
     assert!(
-        error.contains("needs 500 B, limit 500 B (already held: net 6 B)"),
+        error.contains("needs 510 B, limit 500 B (already held: net 6 B)"),
         "{error}"
     );
+    assert_eq!(budget.available(), Bytes(500 - 6));
+    WORLD.with_borrow(|world| assert_eq!((world.alive["memory"], world.alive["shared"]), (0, 0)));
     session.run(&[bytes(&[0; 3])]).unwrap();
+    assert_eq!(budget.available(), Bytes(500 - 300 - 6 - 6));
     drop(session);
     assert_eq!(budget.available(), budget.limit());
     assert!(loaded(Some(Budget::new(Bytes(5)))).is_err());
+    nothing_is_left();
+}
+
+#[test]
+fn scratch_memory_that_only_a_smaller_shape_leaves_room_for_is_given_up() {
+    let budget = Budget::new(Bytes(500));
+    let engine = loaded(Some(budget.clone())).unwrap();
+    let mut session = engine.session().unwrap();
+    session.run(&[bytes(&[0; 4])]).unwrap();
+    session.run(&[bytes(&[0; 2])]).unwrap();
+    // The larger memory is kept while there is room …
+    assert_eq!(budget.available(), Bytes(500 - 400 - 4 - 6));
+    let other = MemoryUse {
+        io: Bytes(90),
+        ..MemoryUse::default()
+    };
+    let _other = budget.reserve("another", other).unwrap();
+    session.run(&[bytes(&[0; 3])]).unwrap();
+    // … and replaced by what is needed when there is not.
+    assert_eq!(budget.available(), Bytes(500 - 300 - 6 - 6 - 90));
+    drop(session);
     nothing_is_left();
 }
 

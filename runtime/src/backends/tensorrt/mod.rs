@@ -15,6 +15,8 @@ mod context;
 mod device;
 mod engine;
 mod failure;
+#[cfg(test)]
+mod gpu_tests;
 mod identity;
 mod layers;
 mod library;
