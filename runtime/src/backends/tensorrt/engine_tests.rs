@@ -99,8 +99,8 @@ unsafe extern "C" fn free_execution(_: *mut c_void) {
     alive("execution", -1);
     note("free_execution");
 }
-unsafe extern "C" fn select_profile(_: *mut c_void, _: i32, _: *mut c_void) -> i32 {
-    0
+unsafe extern "C" fn select_profile(_: *mut c_void, profile: i32, _: *mut c_void) -> i32 {
+    note(format!("select_profile {profile}"))
 }
 unsafe extern "C" fn set_shape(_: *mut c_void, _: *const c_char, rank: i32, lengths: *const i64) -> i32 {
     assert_eq!(rank, 1);
@@ -217,7 +217,10 @@ impl Device for Pretended {
         Ok(())
     }
     fn to_host(&self, _: &Shared, _: &Stream) -> Result<(), String> {
-        Ok(())
+        match WORLD.with_borrow(|world| world.fail) {
+            Some("to_host") => Err("cuMemcpyDtoHAsync: refused".into()),
+            _ => Ok(()),
+        }
     }
     fn synchronize(&self, _: &Stream) -> Result<(), String> {
         note("synchronize");
@@ -295,8 +298,9 @@ fn shapes_memory_and_addresses_are_set_before_the_run_and_only_when_they_change(
         engine.inputs()[0].shape.to_string(),
         Shape::from_iter([Dim::Unknown]).to_string()
     );
-    let mut session = engine.session().unwrap();
     calls();
+    let mut session = engine.session().unwrap();
+    assert_eq!(calls(), ["select_profile 0"]);
     assert_eq!(session.run(&[bytes(&[1, 2])]).unwrap()[0], bytes(&[2, 3]));
     assert_eq!(
         calls(),
@@ -351,6 +355,7 @@ fn every_call_may_fail_and_the_session_recovers() {
         "shape",
         "allocate",
         "enqueue",
+        "to_host",
     ] {
         let mut session = loaded(None).unwrap().session().unwrap();
         fail(call);
@@ -370,6 +375,26 @@ fn every_call_may_fail_and_the_session_recovers() {
         drop(session);
         nothing_is_left();
     }
+}
+
+#[test]
+fn a_run_that_fails_after_it_was_enqueued_is_waited_for() {
+    let mut session = loaded(None).unwrap().session().unwrap();
+    fail("to_host");
+    let error = session.run(&[bytes(&[1])]).unwrap_err().to_string();
+    assert!(error.contains("cuMemcpyDtoHAsync"), "{error}");
+    assert_eq!(calls().last().unwrap(), "synchronize");
+}
+
+#[test]
+fn a_profile_that_cannot_be_shared_is_said_when_the_session_is_opened() {
+    let engine = loaded(None).unwrap();
+    let first = Arc::clone(&engine).session().unwrap();
+    fail("select_profile");
+    let error = Arc::clone(&engine).session().err().unwrap().to_string();
+    assert!(error.contains("range of shapes in another session"), "{error}");
+    drop((first, engine));
+    nothing_is_left();
 }
 
 #[test]

@@ -4,22 +4,20 @@ use cudarc::driver::sys;
 use edgeopt_models::Bytes;
 
 use super::super::device::{Device, Shared};
-use super::{gpu, ok};
+use super::{POOLS, gpu, ok};
 
-/// The numbers the host sees.
-fn host(memory: &Shared) -> &mut [f32] {
-    // SAFETY: aligned to pages, as long as this; the tests use one view at a time.
-    unsafe { std::slice::from_raw_parts_mut(memory.host.cast(), memory.bytes / 4) }
-}
-
+/// Writes `first`, `first` + 1, … from the host.
 fn fill(memory: &Shared, first: f32) {
-    for (index, value) in host(memory).iter_mut().enumerate() {
-        *value = first + index as f32;
-    }
+    let values: Vec<f32> = (0..memory.bytes / 4).map(|index| first + index as f32).collect();
+    // SAFETY: aligned to pages, as long as the values, and no copy of it is in progress.
+    unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), memory.host.cast(), values.len()) }
 }
 
+/// Compares what the host sees with `first`, `first` + 1, …
 fn check(memory: &Shared, first: f32) {
-    for (index, value) in host(memory).iter().enumerate() {
+    // SAFETY: as above.
+    let values = unsafe { std::slice::from_raw_parts(memory.host.cast::<f32>(), memory.bytes / 4) };
+    for (index, value) in values.iter().enumerate() {
         assert_eq!(*value, first + index as f32, "at {index}");
     }
 }
@@ -100,7 +98,7 @@ fn gpu_sees_what_the_host_wrote_and_the_reverse() {
             let from = device.allocate_shared(count * 4).unwrap();
             let to = device.allocate_shared(count * 4).unwrap();
             fill(&from, 1.0);
-            fill(&to, f32::NAN);
+            fill(&to, -1.0);
             device.to_device(&from, &stream).unwrap();
             ok(gpu.add_one(from.device, to.device, count, &stream));
             device.to_host(&to, &stream).unwrap();
@@ -138,7 +136,7 @@ fn gpu_replays_what_was_recorded_with_new_contents() {
         let graph = device.end_capture(&stream).unwrap();
         for first in [0.0, 1e4, -3.0] {
             fill(&from, first);
-            fill(&to, f32::NAN);
+            fill(&to, -1.0);
             device.launch(&graph, &stream).unwrap();
             device.synchronize(&stream).unwrap();
             check(&to, first + 2.0);
@@ -188,19 +186,13 @@ fn gpu_objects_can_be_used_from_a_thread_that_cuda_does_not_know() {
     let stream = device.new_stream().unwrap();
     let memory = device.allocate_shared(4000).unwrap();
     fill(&memory, 1.0);
-    let (raw, address) = (stream.raw() as usize, memory.device);
-    // What the driver says without a current context.
-    let alone = std::thread::spawn(move || {
-        // SAFETY: a live stream, and memory of that size.
-        unsafe { sys::cuMemsetD8Async(address, 0, 0, raw as sys::CUstream) }
-    });
-    println!("without a context: {:?}", alone.join().unwrap());
     struct Moved<T>(T);
     // SAFETY: none of it is bound to a thread; only the other thread uses it until it ends.
     unsafe impl<T> Send for Moved<T> {}
     let moved = Moved((memory, stream));
     type Step = fn(&super::CudaDevice, &Shared, &super::Stream) -> Result<(), String>;
-    let steps: [Step; 4] = [
+    let steps: [Step; 5] = [
+        |device, _, _| device.allocate(1000).map(|memory| device.free(memory)),
         |device, memory, stream| device.to_device(memory, stream),
         |device, memory, stream| device.to_host(memory, stream),
         |device, _, stream| device.synchronize(stream),
@@ -257,5 +249,5 @@ fn gpu_recording_is_not_disturbed_by_other_threads() {
             });
         }
     });
-    assert_eq!(gpu.free_bytes(), before);
+    assert!(gpu.free_bytes().abs_diff(before) <= POOLS);
 }

@@ -48,6 +48,9 @@ done:
 }
 ";
 
+/// What free memory may differ by: the driver keeps pools of its own.
+const POOLS: u64 = 4 << 20;
+
 /// The GPU, and a kernel on it.
 struct Gpu {
     /// As it is: H200 and the like copy.
