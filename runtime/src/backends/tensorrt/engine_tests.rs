@@ -5,8 +5,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 
+use edgeopt_models::Tensor;
+
 use super::*;
-use crate::backends::tensorrt::abi::{BuildOptions, Callbacks, Sink};
+use crate::backends::tensorrt::abi::{self, BuildOptions, Callbacks, Sink};
+use crate::backends::tensorrt::device::{Graph, Memory, Shared};
 
 thread_local! {
     static WORLD: RefCell<World> = RefCell::default();

@@ -22,6 +22,8 @@ mod layers;
 mod library;
 mod limits;
 pub mod plan_file;
+mod prepare;
+mod session;
 mod shapes;
 mod watch;
 
