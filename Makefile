@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test check bench fetch fetch-test text-images minilm voice tensorrt-plugins clean
+.PHONY: help demo test test-gpu check bench bench-gpu fetch fetch-test text-images minilm voice tensorrt-plugins clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,6 +26,9 @@ test: fetch-test ## builds and runs every test that needs no GPU
 		$(CARGO) test --quiet --workspace --doc && $(CARGO) nextest run --workspace --no-fail-fast; \
 	else $(CARGO) test --workspace --no-fail-fast; fi
 
+test-gpu: ## tests that need an NVIDIA GPU (its driver is enough): memory, streams, graphs, sessions; about 4 minutes
+	$(CARGO) test -p edgeopt-runtime --lib -- --ignored --test-threads=1 --nocapture gpu_tests --skip measures
+
 check: ## formatting, lints, documentation, licences and advisories
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -41,6 +44,9 @@ bench: fetch ## INT8 builds and session overhead side by side with ONNX Runtime 
 	target/release/session-overhead models/zoo/mnist/mnist.onnx 20000 1
 	target/release/session-overhead out/bench/mobilenet_v2.onnx 200 1
 	$(PYTHON) tests/bench/quantize.py --edgeopt target/release/edgeopt --model out/bench/resnet50.onnx --input-shape 3,224,224
+
+bench-gpu: ## what a run costs besides its kernels, on an NVIDIA GPU
+	$(CARGO) test --release -p edgeopt-runtime --lib -- --ignored --test-threads=1 --nocapture measures
 
 text-images: ## lines of text to calibrate and test a text recognizer with, into out/text
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/calibration --seed 1 --count 200

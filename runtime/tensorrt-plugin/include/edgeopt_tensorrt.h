@@ -6,7 +6,8 @@
  * the family and is not older than the headers the plugin was compiled with.
  *
  * Every structure begins with its size in bytes, so that fields can be added at the end. No exception leaves the plugin.
- * A context and what comes from it belong to one thread at a time. */
+ * A context and its engines belong to one thread at a time, and so does each execution; executions of one engine may run
+ * on several threads at once, but are made and freed by one at a time. */
 #ifndef EDGEOPT_TENSORRT_H
 #define EDGEOPT_TENSORRT_H
 

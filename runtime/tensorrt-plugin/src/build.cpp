@@ -78,6 +78,10 @@ int32_t configure(edgeopt_context &context, IBuilderConfig &config, edgeopt_buil
         return context.fail(EDGEOPT_UNSUPPORTED, "version compatible engines need TensorRT 8.6 or newer");
     }
 #endif
+#if SINCE_8_6 && !SINCE_10
+    // Sessions of one engine share its profile; from 10 on they always may.
+    config.setPreviewFeature(PreviewFeature::kPROFILE_SHARING_0806, true);
+#endif
 #if SINCE_10
     if (wants(options, EDGEOPT_STRIPPED)) {
         config.setFlag(BuilderFlag::kSTRIP_PLAN);

@@ -73,6 +73,12 @@ int32_t describe(edgeopt_engine *engine) {
         ICudaEngine const &live = *engine->engine;
         for (int32_t index = 0; index < live.getNbIOTensors(); ++index) {
             char const *const name = live.getIOTensorName(index);
+            if (live.getTensorLocation(name) != TensorLocation::kDEVICE) {
+                // Its address would have to be the host's, and its values known before the shapes.
+                std::string const text = std::string(name) + " is a tensor of shapes, which the library keeps on the " +
+                    "host; engines with such inputs or outputs are not supported: make the shape a constant";
+                return engine->context.fail(EDGEOPT_UNSUPPORTED, text.c_str());
+            }
             engine->context.tell(live.getTensorIOMode(name) == TensorIOMode::kINPUT, name,
                                  live.getTensorDataType(name), live.getTensorShape(name));
         }

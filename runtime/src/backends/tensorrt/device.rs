@@ -5,14 +5,38 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys;
+use cudarc::driver::{DriverError, sys};
 use edgeopt_models::Bytes;
 
 /// An address on the device.
 pub(super) type Address = u64;
 
-/// A stream of work.
-pub(super) type Stream = *mut c_void;
+/// A stream of work. Handles are not copied: who frees one gives it up.
+#[derive(Debug)]
+pub(super) struct Stream(*mut c_void);
+
+impl Stream {
+    pub(super) fn new(raw: *mut c_void) -> Self {
+        Self(raw)
+    }
+
+    /// What stays in the place of a stream that was taken to be freed.
+    pub(super) fn taken() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
+    /// The driver's handle, as the library takes it.
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Memory of the device alone.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) address: Address,
+    pub(super) bytes: usize,
+}
 
 /// Memory for inputs and outputs, seen by host and device.
 #[derive(Debug)]
@@ -25,25 +49,35 @@ pub(super) struct Shared {
 }
 
 /// A recorded run.
-pub(super) type Graph = *mut c_void;
+#[derive(Debug)]
+pub(super) struct Graph(*mut c_void);
+
+impl Graph {
+    pub(super) fn new(raw: *mut c_void) -> Self {
+        Self(raw)
+    }
+}
 
 /// A GPU.
 pub(super) trait Device: Send + Sync {
+    /// Makes the GPU the calling thread's, for what the library does on it next. The other functions see to it alone.
+    fn make_current(&self) -> Result<(), String>;
     fn new_stream(&self) -> Result<Stream, String>;
     fn free_stream(&self, stream: Stream);
-    fn allocate(&self, bytes: usize) -> Result<Address, String>;
-    fn free(&self, memory: Address);
+    fn allocate(&self, bytes: usize) -> Result<Memory, String>;
+    fn free(&self, memory: Memory);
     fn allocate_shared(&self, bytes: usize) -> Result<Shared, String>;
     fn free_shared(&self, memory: Shared);
     /// Enqueues a copy to the device; does nothing on integrated GPUs.
-    fn to_device(&self, memory: &Shared, stream: Stream) -> Result<(), String>;
+    fn to_device(&self, memory: &Shared, stream: &Stream) -> Result<(), String>;
     /// Enqueues a copy to the host; does nothing on integrated GPUs.
-    fn to_host(&self, memory: &Shared, stream: Stream) -> Result<(), String>;
-    fn synchronize(&self, stream: Stream) -> Result<(), String>;
-    /// Records what is enqueued until `end_capture`.
-    fn begin_capture(&self, stream: Stream) -> Result<(), String>;
-    fn end_capture(&self, stream: Stream) -> Result<Graph, String>;
-    fn launch(&self, graph: Graph, stream: Stream) -> Result<(), String>;
+    fn to_host(&self, memory: &Shared, stream: &Stream) -> Result<(), String>;
+    /// Waits for everything enqueued; an error of any of it may be told here.
+    fn synchronize(&self, stream: &Stream) -> Result<(), String>;
+    /// Records what this thread enqueues until `end_capture`, which must be called on the same thread.
+    fn begin_capture(&self, stream: &Stream) -> Result<(), String>;
+    fn end_capture(&self, stream: &Stream) -> Result<Graph, String>;
+    fn launch(&self, graph: &Graph, stream: &Stream) -> Result<(), String>;
     fn free_graph(&self, graph: Graph);
 }
 
@@ -59,7 +93,15 @@ pub(super) struct CudaDevice {
 fn check(what: &str, result: sys::CUresult) -> Result<(), String> {
     match result {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
-        error => Err(format!("{what}: {error:?}")),
+        error => Err(format!("{what}: {}", explained(DriverError(error)))),
+    }
+}
+
+/// The driver's name of an error, and what it says about it.
+fn explained(error: DriverError) -> String {
+    match error.error_string() {
+        Ok(text) => format!("{:?} ({})", error.0, text.to_string_lossy()),
+        Err(_) => format!("{:?}", error.0),
     }
 }
 
@@ -73,7 +115,7 @@ impl CudaDevice {
         if !unsafe { sys::is_culib_present() } {
             return Err("libcuda.so, the NVIDIA driver, was not found".into());
         }
-        let failed = |error: cudarc::driver::DriverError| format!("CUDA: {error:?}");
+        let failed = |error| format!("CUDA: {}", explained(error));
         let context = cudarc::driver::CudaContext::new(0).map_err(failed)?;
         let attribute = |attribute| context.attribute(attribute).map_err(failed);
         use sys::CUdevice_attribute as Attribute;
@@ -102,7 +144,7 @@ impl CudaDevice {
     /// Memory that is free, and all there is.
     pub(super) fn memory(&self) -> Result<(Bytes, Bytes), String> {
         self.bind()?;
-        let (free, total) = cudarc::driver::result::mem_get_info().map_err(|error| format!("{error:?}"))?;
+        let (free, total) = cudarc::driver::result::mem_get_info().map_err(explained)?;
         Ok((Bytes::from(free), Bytes::from(total)))
     }
 
@@ -110,11 +152,37 @@ impl CudaDevice {
     fn bind(&self) -> Result<(), String> {
         self.context
             .bind_to_thread()
-            .map_err(|error| format!("CUDA: {error:?}"))
+            .map_err(|error| format!("CUDA: {}", explained(error)))
+    }
+
+    /// The same GPU as if it shared its memory with the host: tests the way of integrated GPUs on a discrete one.
+    #[cfg(test)]
+    pub(super) fn mapped(&self) -> Self {
+        Self {
+            context: Arc::clone(&self.context),
+            integrated: true,
+            target: self.target.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    /// `check` for what takes memory: says how much was asked for and how much there is.
+    fn check_memory(&self, what: &str, bytes: usize, result: sys::CUresult) -> Result<(), String> {
+        check(what, result).map_err(|error| {
+            let free = self.memory().map_or_else(
+                |error| error,
+                |(free, total)| format!("{free} of the GPU's {total} are free"),
+            );
+            format!("{error}: {} were asked for, {free}", Bytes::from(bytes))
+        })
     }
 }
 
 impl Device for CudaDevice {
+    fn make_current(&self) -> Result<(), String> {
+        self.bind()
+    }
+
     fn new_stream(&self) -> Result<Stream, String> {
         self.bind()?;
         let mut stream = std::ptr::null_mut();
@@ -122,36 +190,36 @@ impl Device for CudaDevice {
         check("cuStreamCreate", unsafe {
             sys::cuStreamCreate(&mut stream, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32)
         })?;
-        Ok(stream.cast())
+        Ok(Stream::new(stream.cast()))
     }
 
     fn free_stream(&self, stream: Stream) {
         // SAFETY: made by `new_stream`; the caller gives it up. Errors of tearing down have nobody to go to.
         let _ = self
             .bind()
-            .map(|()| unsafe { sys::cuStreamDestroy_v2(stream.cast()) });
+            .map(|()| unsafe { sys::cuStreamDestroy_v2(stream.raw().cast()) });
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, String> {
+    fn allocate(&self, bytes: usize) -> Result<Memory, String> {
         self.bind()?;
-        let mut memory = 0;
-        // SAFETY: the place is live.
-        check("cuMemAlloc", unsafe {
-            sys::cuMemAlloc_v2(&mut memory, bytes.max(1))
+        let mut address = 0;
+        // SAFETY: the place is live. The driver aligns to at least the 256 bytes that TensorRT wants.
+        self.check_memory("cuMemAlloc", bytes, unsafe {
+            sys::cuMemAlloc_v2(&mut address, bytes.max(1))
         })?;
-        Ok(memory)
+        Ok(Memory { address, bytes })
     }
 
-    fn free(&self, memory: Address) {
+    fn free(&self, memory: Memory) {
         // SAFETY: made by `allocate`; the caller gives it up.
-        let _ = self.bind().map(|()| unsafe { sys::cuMemFree_v2(memory) });
+        let _ = self.bind().map(|()| unsafe { sys::cuMemFree_v2(memory.address) });
     }
 
     fn allocate_shared(&self, bytes: usize) -> Result<Shared, String> {
         self.bind()?;
         let mut host = std::ptr::null_mut();
         // SAFETY: the place is live.
-        check("cuMemHostAlloc", unsafe {
+        self.check_memory("cuMemHostAlloc", bytes, unsafe {
             sys::cuMemHostAlloc(&mut host, bytes.max(1), sys::CU_MEMHOSTALLOC_DEVICEMAP)
         })?;
         let mut shared = Shared {
@@ -165,7 +233,7 @@ impl Device for CudaDevice {
                 sys::cuMemHostGetDevicePointer_v2(&mut shared.device, host, 0)
             })
         } else {
-            self.allocate(bytes).map(|memory| shared.device = memory)
+            self.allocate(bytes).map(|memory| shared.device = memory.address)
         };
         if let Err(error) = device {
             // SAFETY: allocated above and given to nobody.
@@ -180,55 +248,72 @@ impl Device for CudaDevice {
             return;
         }
         if !self.integrated {
-            self.free(memory.device);
+            self.free(Memory {
+                address: memory.device,
+                bytes: memory.bytes,
+            });
         }
         // SAFETY: made by `allocate_shared`; the caller gives it up.
         let _ = unsafe { sys::cuMemFreeHost(memory.host.cast()) };
     }
 
-    fn to_device(&self, memory: &Shared, stream: Stream) -> Result<(), String> {
-        if self.integrated {
+    fn to_device(&self, memory: &Shared, stream: &Stream) -> Result<(), String> {
+        if self.integrated || memory.bytes == 0 {
             return Ok(());
         }
+        self.bind()?;
         // SAFETY: both sides are `bytes` long and stay until the stream was synchronized.
         check("cuMemcpyHtoDAsync", unsafe {
-            sys::cuMemcpyHtoDAsync_v2(memory.device, memory.host.cast(), memory.bytes, stream.cast())
+            sys::cuMemcpyHtoDAsync_v2(
+                memory.device,
+                memory.host.cast(),
+                memory.bytes,
+                stream.raw().cast(),
+            )
         })
     }
 
-    fn to_host(&self, memory: &Shared, stream: Stream) -> Result<(), String> {
-        if self.integrated {
+    fn to_host(&self, memory: &Shared, stream: &Stream) -> Result<(), String> {
+        if self.integrated || memory.bytes == 0 {
             return Ok(());
         }
+        self.bind()?;
         // SAFETY: both sides are `bytes` long and stay until the stream was synchronized.
         check("cuMemcpyDtoHAsync", unsafe {
-            sys::cuMemcpyDtoHAsync_v2(memory.host.cast(), memory.device, memory.bytes, stream.cast())
+            sys::cuMemcpyDtoHAsync_v2(
+                memory.host.cast(),
+                memory.device,
+                memory.bytes,
+                stream.raw().cast(),
+            )
         })
     }
 
-    fn synchronize(&self, stream: Stream) -> Result<(), String> {
-        // SAFETY: a live stream.
-        check("cuStreamSynchronize", unsafe {
-            sys::cuStreamSynchronize(stream.cast())
-        })
-    }
-
-    fn begin_capture(&self, stream: Stream) -> Result<(), String> {
+    fn synchronize(&self, stream: &Stream) -> Result<(), String> {
         self.bind()?;
         // SAFETY: a live stream.
+        check("cuStreamSynchronize", unsafe {
+            sys::cuStreamSynchronize(stream.raw().cast())
+        })
+    }
+
+    fn begin_capture(&self, stream: &Stream) -> Result<(), String> {
+        self.bind()?;
+        // SAFETY: a live stream. Other threads may allocate while this one records.
         check("cuStreamBeginCapture", unsafe {
             sys::cuStreamBeginCapture_v2(
-                stream.cast(),
+                stream.raw().cast(),
                 sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
             )
         })
     }
 
-    fn end_capture(&self, stream: Stream) -> Result<Graph, String> {
+    fn end_capture(&self, stream: &Stream) -> Result<Graph, String> {
+        self.bind()?;
         let mut graph = std::ptr::null_mut();
         // SAFETY: a live stream that is being captured.
         check("cuStreamEndCapture", unsafe {
-            sys::cuStreamEndCapture(stream.cast(), &mut graph)
+            sys::cuStreamEndCapture(stream.raw().cast(), &mut graph)
         })?;
         let mut executable = std::ptr::null_mut();
         // SAFETY: the graph came from the capture; it is not needed once it is instantiated.
@@ -237,14 +322,14 @@ impl Device for CudaDevice {
         });
         // SAFETY: as above.
         let _ = unsafe { sys::cuGraphDestroy(graph) };
-        instantiated.map(|()| executable.cast())
+        instantiated.map(|()| Graph::new(executable.cast()))
     }
 
-    fn launch(&self, graph: Graph, stream: Stream) -> Result<(), String> {
+    fn launch(&self, graph: &Graph, stream: &Stream) -> Result<(), String> {
         self.bind()?;
         // SAFETY: an instantiated graph and a live stream.
         check("cuGraphLaunch", unsafe {
-            sys::cuGraphLaunch(graph.cast(), stream.cast())
+            sys::cuGraphLaunch(graph.0.cast(), stream.raw().cast())
         })
     }
 
@@ -252,7 +337,7 @@ impl Device for CudaDevice {
         // SAFETY: made by `end_capture`; the caller gives it up.
         let _ = self
             .bind()
-            .map(|()| unsafe { sys::cuGraphExecDestroy(graph.cast()) });
+            .map(|()| unsafe { sys::cuGraphExecDestroy(graph.0.cast()) });
     }
 }
 

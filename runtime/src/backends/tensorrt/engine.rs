@@ -1,19 +1,20 @@
-//! Loaded engines and their sessions.
+//! Loaded engines.
 //!
-//! Not yet run on hardware: no GPU that TensorRT's libraries at hand accept was there. The order of calls, lifetimes and
-//! error paths are tested against a table of functions that only pretends (`engine_tests.rs`).
+//! Not yet run with TensorRT: no GPU that its libraries at hand accept was there. The order of calls, lifetimes and error
+//! paths are tested against a table of functions that only pretends (`engine_tests.rs`), and everything that is CUDA's
+//! with kernels of our own in the place of TensorRT's, on a GPU (`gpu_tests/`).
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use edgeopt_models::{Bytes, DataType, Dim, Shape, Tensor};
+use edgeopt_models::{Bytes, DataType, Dim, Shape};
 
-use super::abi::{self, EntryPoints, Execution, PluginEngine, Table, status};
+use super::abi::{EntryPoints, Execution, PluginEngine, Table, status};
 use super::context::{Context, Heard};
-use super::device::{Address, Device, Graph, Shared, Stream};
+use super::device::{Device, Stream};
 use super::failure::TensorRtError;
+use super::session::TensorRtSession;
 use crate::memory::{Budget, Reservation};
 use crate::{Engine, MemoryUse, RuntimeError, Session, TensorSpec};
 
@@ -23,21 +24,28 @@ pub(super) const NAME: &str = "tensorrt";
 /// An engine on the GPU, shared by its sessions.
 pub(super) struct TensorRtEngine {
     // Fields drop in this order: the engine, then the context it came from, then what was reserved for it.
-    raw: Mutex<RawEngine>,
-    context: Context<'static>,
-    heard: Arc<Heard>,
-    device: Arc<dyn Device>,
-    budget: Option<Budget>,
-    inputs: Vec<TensorSpec>,
-    outputs: Vec<TensorSpec>,
+    pub(super) raw: Mutex<RawEngine>,
+    pub(super) context: Context<'static>,
+    pub(super) heard: Arc<Heard>,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) budget: Option<Budget>,
+    pub(super) inputs: Vec<TensorSpec>,
+    pub(super) outputs: Vec<TensorSpec>,
     memory: MemoryUse,
     _reservation: Option<Reservation>,
 }
 
 /// The plugin's engine; unloaded when dropped.
-struct RawEngine {
+pub(super) struct RawEngine {
     table: &'static Table,
     engine: *mut PluginEngine,
+}
+
+impl Drop for TensorRtEngine {
+    fn drop(&mut self) {
+        // Unloading frees device memory on whatever thread the last session ends.
+        let _ = self.device.make_current();
+    }
 }
 
 impl Drop for RawEngine {
@@ -47,8 +55,8 @@ impl Drop for RawEngine {
     }
 }
 
-// SAFETY: TensorRT's engines may be used from any thread; the one call that changes the engine, making an execution, is
-// behind the mutex. What the context's callbacks touch is behind mutexes or atomic.
+// SAFETY: TensorRT's engines may be used from any thread; the calls that change the engine, making and freeing an
+// execution, are behind the mutex. What the context's callbacks touch is behind mutexes or atomic.
 unsafe impl Send for TensorRtEngine {}
 // SAFETY: as above.
 unsafe impl Sync for TensorRtEngine {}
@@ -84,6 +92,10 @@ impl TensorRtEngine {
             .as_ref()
             .map(|budget| budget.reserve(&name, memory))
             .transpose()?;
+        device.make_current().map_err(|message| RuntimeError::Compile {
+            backend: NAME,
+            message,
+        })?;
         let heard = Arc::new(Heard::default());
         let context = Context::open(table, &entries, Arc::clone(&heard), None, None)
             .ok_or_else(|| failed(&heard, "was not opened by its plugin"))?;
@@ -187,423 +199,36 @@ impl Engine for TensorRtEngine {
     }
 
     fn session(self: Arc<Self>) -> Result<Box<dyn Session>, RuntimeError> {
+        Ok(Box::new(TensorRtSession::open(self)?))
+    }
+}
+
+impl TensorRtEngine {
+    /// A new execution, ready for shapes.
+    pub(super) fn execution(&self, stream: &Stream) -> Result<*mut Execution, RuntimeError> {
+        let table = self.context.table;
+        let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let mut execution = ptr::null_mut();
-        let result = {
-            let raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: a live engine, which the session keeps.
-            unsafe { (self.context.table.new_execution)(raw.engine, &mut execution) }
-        };
+        // SAFETY: a live engine, which the session keeps.
+        let result = unsafe { (table.new_execution)(raw.engine, &mut execution) };
         if result != status::OK || execution.is_null() {
             return Err(failed(&self.heard, "made no execution context"));
         }
-        let stream = match self.device.new_stream() {
-            Ok(stream) => stream,
-            Err(message) => {
-                // SAFETY: made above and used by nobody.
-                unsafe { (self.context.table.free_execution)(execution) };
-                return Err(RuntimeError::Compile {
-                    backend: NAME,
-                    message,
-                });
-            }
-        };
-        let io = |specs: &[TensorSpec]| -> Result<Vec<Io>, RuntimeError> {
-            specs
-                .iter()
-                .map(|spec| {
-                    let name = CString::new(spec.name.as_str()).map_err(|_| RuntimeError::Compile {
-                        backend: NAME,
-                        message: format!("the name {:?} contains a zero byte", spec.name),
-                    })?;
-                    Ok(Io {
-                        name,
-                        dtype: spec.dtype,
-                        dims: None,
-                        memory: None,
-                    })
-                })
-                .collect()
-        };
-        let (inputs, outputs) = (io(&self.inputs)?, io(&self.outputs)?);
-        Ok(Box::new(TensorRtSession {
-            results: outputs.iter().map(|_| Tensor::vector::<u8>(&[])).collect(),
-            inputs,
-            outputs,
-            execution,
-            stream,
-            scratch: None,
-            reservation: None,
-            graph: Recording::NotYet,
-            engine: self,
-        }))
-    }
-}
-
-/// An input or output of a session.
-struct Io {
-    name: CString,
-    dtype: DataType,
-    /// The lengths of the last run.
-    dims: Option<Vec<usize>>,
-    memory: Option<Shared>,
-}
-
-/// Recording a run as a CUDA graph: launched in one call while shapes repeat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recording {
-    /// No run with these shapes yet: the first one lets the library initialize what cannot be recorded.
-    NotYet,
-    /// One run was made; the next is recorded.
-    Ready,
-    Recorded(Graph),
-    /// The engine does what graphs cannot hold.
-    Impossible,
-}
-
-struct TensorRtSession {
-    execution: *mut Execution,
-    stream: Stream,
-    inputs: Vec<Io>,
-    outputs: Vec<Io>,
-    results: Vec<Tensor>,
-    /// The execution's memory, and its size.
-    scratch: Option<(Address, usize)>,
-    reservation: Option<Reservation>,
-    graph: Recording,
-    // Last: everything above belongs to it.
-    engine: Arc<TensorRtEngine>,
-}
-
-// SAFETY: the execution, the stream and the memory belong to this session alone, and none is bound to a thread: the
-// device makes its context the calling thread's before every call.
-unsafe impl Send for TensorRtSession {}
-
-impl TensorRtSession {
-    fn table(&self) -> &'static Table {
-        self.engine.context.table
-    }
-
-    fn refused(&self, what: &'static str) -> String {
-        let messages = self.engine.heard.take_messages();
-        TensorRtError::Library { step: what, messages }.to_string()
-    }
-
-    /// Tells the library the inputs' shapes, and gives it memory for everything.
-    fn prepare(&mut self, inputs: &[Tensor]) -> Result<(), RuntimeError> {
-        let run = |message: String| RuntimeError::Run {
-            backend: NAME,
-            message,
-        };
-        self.forget_graph();
-        // Until everything below has worked, the next run must come here again.
-        for io in &mut self.inputs {
-            io.dims = None;
-        }
-        for (io, tensor) in self.inputs.iter().zip(inputs) {
-            let lengths: Vec<i64> = tensor
-                .dims()
-                .iter()
-                .map(|length| i64::try_from(*length).unwrap_or(i64::MAX))
-                .collect();
-            // SAFETY: a live execution; name and lengths live for the call.
-            let result = unsafe {
-                (self.table().set_shape)(
-                    self.execution,
-                    io.name.as_ptr(),
-                    lengths.len() as i32,
-                    lengths.as_ptr(),
-                )
-            };
-            if result != status::OK {
-                return Err(RuntimeError::Input {
-                    name: io.name.to_string_lossy().into_owned(),
-                    problem: format!(
-                        "{:?} is outside of what the engine was built for: {}",
-                        tensor.dims(),
-                        self.refused("refused the shape")
-                    ),
-                });
-            }
-        }
-        self.give_scratch()?;
-        for index in 0..self.inputs.len() {
-            let bytes = inputs.get(index).map_or(0, |tensor| tensor.as_bytes().len());
-            self.give_memory(Side::Input, index, bytes).map_err(run)?;
-        }
-        for index in 0..self.outputs.len() {
-            let dims = self.output_dims(index).map_err(run)?;
-            let dtype = self.outputs[index].dtype;
-            let elements = dims.iter().try_fold(1usize, |n, length| n.checked_mul(*length));
-            let bytes = elements.and_then(|elements| dtype.size_of(elements));
-            let bytes =
-                bytes.ok_or_else(|| run(format!("output {:?} is too large", self.outputs[index].name)))?;
-            self.give_memory(Side::Output, index, bytes).map_err(run)?;
-            self.results[index] = Tensor::zeros(dtype, &dims).map_err(|error| run(error.to_string()))?;
-            self.outputs[index].dims = Some(dims);
-        }
-        for (io, tensor) in self.inputs.iter_mut().zip(inputs) {
-            io.dims = Some(tensor.dims().to_vec());
-        }
-        Ok(())
-    }
-
-    /// Memory for intermediate values, as much as the shapes now set need; reserved before it is taken.
-    fn give_scratch(&mut self) -> Result<(), RuntimeError> {
-        let run = |message: String| RuntimeError::Run {
-            backend: NAME,
-            message,
-        };
-        // SAFETY: a live execution.
-        let needed = unsafe { (self.table().needed_memory)(self.execution) };
-        let needed = usize::try_from(needed)
-            .map_err(|_| run(self.refused("does not tell how much memory the run needs")))?;
-        if self.scratch.is_none_or(|(_, size)| size < needed) {
-            if let Some((memory, _)) = self.scratch.take() {
-                self.engine.device.free(memory);
-            }
-            self.reservation = None;
-            let use_ = MemoryUse {
-                workspace: Bytes::from(needed),
-                ..MemoryUse::default()
-            };
-            if let Some(budget) = &self.engine.budget {
-                self.reservation = Some(budget.reserve("a session's intermediate values", use_)?);
-            }
-            let memory = self.engine.device.allocate(needed).map_err(run)?;
-            self.scratch = Some((memory, needed));
-        }
-        if let Some((memory, size)) = self.scratch {
-            // SAFETY: the memory is this session's, and lives until it is replaced here or the execution is gone.
-            let result = unsafe {
-                (self.table().set_memory)(
-                    self.execution,
-                    ptr::with_exposed_provenance_mut(memory as usize),
-                    size as i64,
-                )
-            };
-            if result != status::OK {
-                return Err(run(self.refused("refused memory for the run")));
-            }
-        }
-        Ok(())
-    }
-
-    fn give_memory(&mut self, side: Side, index: usize, bytes: usize) -> Result<(), String> {
-        let table = self.table();
-        let list = match side {
-            Side::Input => &mut self.inputs,
-            Side::Output => &mut self.outputs,
-        };
-        let Some(io) = list.get_mut(index) else {
-            return Ok(());
-        };
-        if io.memory.as_ref().is_none_or(|memory| memory.bytes != bytes) {
-            if let Some(memory) = io.memory.take() {
-                self.engine.device.free_shared(memory);
-            }
-            io.memory = Some(self.engine.device.allocate_shared(bytes)?);
-        }
-        let address = io.memory.as_ref().map_or(0, |memory| memory.device);
-        // SAFETY: the memory is this session's, and lives until it is replaced here or the execution is gone.
-        let result = unsafe {
-            (table.set_address)(
-                self.execution,
-                io.name.as_ptr(),
-                ptr::with_exposed_provenance_mut(address as usize),
-            )
-        };
-        if result == status::OK {
-            Ok(())
-        } else {
-            Err(self.refused("refused the memory of an input or output"))
-        }
-    }
-
-    fn output_dims(&self, index: usize) -> Result<Vec<usize>, String> {
-        let (mut rank, mut lengths) = (0i32, [0i64; abi::MAX_RANK]);
-        // SAFETY: a live execution; there is room for the largest rank.
-        let result = unsafe {
-            (self.table().shape)(
-                self.execution,
-                self.outputs[index].name.as_ptr(),
-                &mut rank,
-                lengths.as_mut_ptr(),
-            )
-        };
-        if result != status::OK {
-            return Err(self.refused("does not tell the shape of an output"));
-        }
-        let rank = usize::try_from(rank).unwrap_or(0).min(abi::MAX_RANK);
-        lengths[..rank]
-            .iter()
-            .map(|length| {
-                usize::try_from(*length).map_err(|_| {
-                    format!(
-                        "the shape of output {:?} depends on the data, which is not supported",
-                        self.outputs[index].name
-                    )
-                })
-            })
-            .collect()
-    }
-
-    /// Enqueues copies and the run.
-    fn enqueue(&self) -> Result<(), String> {
-        let device = &self.engine.device;
-        for memory in self.inputs.iter().filter_map(|io| io.memory.as_ref()) {
-            device.to_device(memory, self.stream)?;
-        }
-        // SAFETY: a live execution with shapes, memory and addresses set; a live stream.
-        if unsafe { (self.table().enqueue)(self.execution, self.stream) } != status::OK {
-            return Err(self.refused("did not run"));
-        }
-        for memory in self.outputs.iter().filter_map(|io| io.memory.as_ref()) {
-            device.to_host(memory, self.stream)?;
-        }
-        Ok(())
-    }
-
-    fn record(&self) -> Result<Graph, String> {
-        self.engine.device.begin_capture(self.stream)?;
-        let enqueued = self.enqueue();
-        // The capture must end in any case, or the stream stays unusable.
-        let graph = self.engine.device.end_capture(self.stream);
-        match (enqueued, graph) {
-            (Ok(()), graph) => graph,
-            (Err(error), Ok(graph)) => {
-                self.engine.device.free_graph(graph);
-                Err(error)
-            }
-            (Err(error), Err(_)) => Err(error),
-        }
-    }
-
-    fn launch(&mut self) -> Result<(), String> {
-        if self.graph == Recording::Ready {
-            self.graph = match self.record() {
-                Ok(graph) => Recording::Recorded(graph),
-                Err(reason) => {
-                    tracing::info!(target: "tensorrt", "runs are not recorded as a CUDA graph: {reason}");
-                    Recording::Impossible
-                }
-            };
-        }
-        match self.graph {
-            Recording::Recorded(graph) => self.engine.device.launch(graph, self.stream)?,
-            _ => self.enqueue()?,
-        }
-        self.engine.device.synchronize(self.stream)?;
-        if self.graph == Recording::NotYet {
-            self.graph = Recording::Ready;
-        }
-        Ok(())
-    }
-
-    fn forget_graph(&mut self) {
-        if let Recording::Recorded(graph) = self.graph {
-            self.engine.device.free_graph(graph);
-        }
-        self.graph = Recording::NotYet;
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Side {
-    Input,
-    Output,
-}
-
-impl Session for TensorRtSession {
-    fn run(&mut self, inputs: &[Tensor]) -> Result<&[Tensor], RuntimeError> {
-        check(&self.engine.inputs, inputs)?;
-        let repeated = self
-            .inputs
-            .iter()
-            .zip(inputs)
-            .all(|(io, tensor)| io.dims.as_deref() == Some(tensor.dims()));
-        if !repeated || self.inputs.is_empty() {
-            self.prepare(inputs)?;
-        }
-        for (io, tensor) in self.inputs.iter().zip(inputs) {
-            if let Some(memory) = &io.memory {
-                let bytes = tensor.as_bytes();
-                // SAFETY: the memory has the tensor's size, and no run is in progress.
-                unsafe {
-                    ptr::copy_nonoverlapping(bytes.as_ptr(), memory.host, bytes.len().min(memory.bytes))
-                };
-            }
-        }
-        self.launch().map_err(|message| RuntimeError::Run {
-            backend: NAME,
-            message,
-        })?;
-        for (io, result) in self.outputs.iter().zip(&mut self.results) {
-            if let Some(memory) = &io.memory {
-                let bytes = result.as_bytes_mut();
-                // SAFETY: the memory has the tensor's size, and the run is over.
-                unsafe {
-                    ptr::copy_nonoverlapping(memory.host, bytes.as_mut_ptr(), bytes.len().min(memory.bytes))
-                };
-            }
-        }
-        Ok(&self.results)
-    }
-}
-
-impl Drop for TensorRtSession {
-    fn drop(&mut self) {
-        // A failed run may still be in progress on the stream.
-        let _ = self.engine.device.synchronize(self.stream);
-        self.forget_graph();
-        // SAFETY: made by this table and freed once; its engine is still there.
-        unsafe { (self.table().free_execution)(self.execution) };
-        let device = &self.engine.device;
-        for memory in self
-            .inputs
-            .iter_mut()
-            .chain(&mut self.outputs)
-            .filter_map(|io| io.memory.take())
+        let open = |spec: &TensorSpec| spec.shape.iter().any(|dim| dim.known().is_none());
+        // TensorRT 8.5 gives the one profile to the first execution only, and says here if it cannot be shared.
+        // SAFETY: a live execution and stream; what it enqueues goes before the first run.
+        if self.inputs.iter().any(open)
+            && unsafe { (table.select_profile)(execution, 0, stream.raw()) } != status::OK
         {
-            device.free_shared(memory);
+            // SAFETY: made above and used by nobody.
+            unsafe { (table.free_execution)(execution) };
+            return Err(failed(
+                &self.heard,
+                "cannot run the engine's range of shapes in another session",
+            ));
         }
-        if let Some((memory, _)) = self.scratch.take() {
-            device.free(memory);
-        }
-        device.free_stream(self.stream);
+        Ok(execution)
     }
-}
-
-fn check(specs: &[TensorSpec], inputs: &[Tensor]) -> Result<(), RuntimeError> {
-    if specs.len() != inputs.len() {
-        return Err(RuntimeError::Input {
-            name: specs
-                .get(inputs.len())
-                .map_or_else(String::new, |spec| spec.name.to_string()),
-            problem: format!("{} inputs expected, {} given", specs.len(), inputs.len()),
-        });
-    }
-    for (spec, tensor) in specs.iter().zip(inputs) {
-        let problem = |problem: String| RuntimeError::Input {
-            name: spec.name.to_string(),
-            problem,
-        };
-        if spec.dtype != tensor.dtype() {
-            return Err(problem(format!(
-                "expected {}, given {}",
-                spec.dtype,
-                tensor.dtype()
-            )));
-        }
-        let fits = |(dim, length): (&Dim, &usize)| dim.known().is_none_or(|known| known == *length);
-        if spec.shape.len() != tensor.dims().len() || !spec.shape.iter().zip(tensor.dims()).all(fits) {
-            return Err(problem(format!(
-                "expected shape {}, given {:?}",
-                spec.shape,
-                tensor.dims()
-            )));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,8 +5,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 
+use edgeopt_models::Tensor;
+
 use super::*;
-use crate::backends::tensorrt::abi::{BuildOptions, Callbacks, Sink};
+use crate::backends::tensorrt::abi::{self, BuildOptions, Callbacks, Sink};
+use crate::backends::tensorrt::device::{Graph, Memory, Shared};
 
 thread_local! {
     static WORLD: RefCell<World> = RefCell::default();
@@ -99,8 +102,8 @@ unsafe extern "C" fn free_execution(_: *mut c_void) {
     alive("execution", -1);
     note("free_execution");
 }
-unsafe extern "C" fn select_profile(_: *mut c_void, _: i32, _: *mut c_void) -> i32 {
-    0
+unsafe extern "C" fn select_profile(_: *mut c_void, profile: i32, _: *mut c_void) -> i32 {
+    note(format!("select_profile {profile}"))
 }
 unsafe extern "C" fn set_shape(_: *mut c_void, _: *const c_char, rank: i32, lengths: *const i64) -> i32 {
     assert_eq!(rank, 1);
@@ -178,21 +181,24 @@ static TABLE: Table = Table {
 struct Pretended;
 
 impl Device for Pretended {
+    fn make_current(&self) -> Result<(), String> {
+        Ok(())
+    }
     fn new_stream(&self) -> Result<Stream, String> {
         alive("stream", 1);
-        Ok(ptr::dangling_mut::<c_void>())
+        Ok(Stream::new(ptr::dangling_mut::<c_void>()))
     }
     fn free_stream(&self, _: Stream) {
         alive("stream", -1);
     }
-    fn allocate(&self, bytes: usize) -> Result<Address, String> {
+    fn allocate(&self, bytes: usize) -> Result<Memory, String> {
         if note(format!("allocate {bytes}")) != 0 {
             return Err("out of memory".into());
         }
         alive("memory", 1);
-        Ok(64)
+        Ok(Memory { address: 64, bytes })
     }
-    fn free(&self, _: Address) {
+    fn free(&self, _: Memory) {
         alive("memory", -1);
     }
     fn allocate_shared(&self, bytes: usize) -> Result<Shared, String> {
@@ -200,7 +206,7 @@ impl Device for Pretended {
         let host = Box::into_raw(vec![0u8; bytes].into_boxed_slice()).cast::<u8>();
         Ok(Shared {
             host,
-            device: host as Address,
+            device: host as u64,
             bytes,
         })
     }
@@ -210,30 +216,33 @@ impl Device for Pretended {
         // SAFETY: made by `allocate_shared`.
         drop(unsafe { Box::from_raw(slice) });
     }
-    fn to_device(&self, _: &Shared, _: Stream) -> Result<(), String> {
+    fn to_device(&self, _: &Shared, _: &Stream) -> Result<(), String> {
         Ok(())
     }
-    fn to_host(&self, _: &Shared, _: Stream) -> Result<(), String> {
-        Ok(())
+    fn to_host(&self, _: &Shared, _: &Stream) -> Result<(), String> {
+        match WORLD.with_borrow(|world| world.fail) {
+            Some("to_host") => Err("cuMemcpyDtoHAsync: refused".into()),
+            _ => Ok(()),
+        }
     }
-    fn synchronize(&self, _: Stream) -> Result<(), String> {
+    fn synchronize(&self, _: &Stream) -> Result<(), String> {
         note("synchronize");
         Ok(())
     }
-    fn begin_capture(&self, _: Stream) -> Result<(), String> {
+    fn begin_capture(&self, _: &Stream) -> Result<(), String> {
         WORLD.with_borrow_mut(|world| world.recording = true);
         note("begin_capture");
         Ok(())
     }
-    fn end_capture(&self, _: Stream) -> Result<Graph, String> {
+    fn end_capture(&self, _: &Stream) -> Result<Graph, String> {
         WORLD.with_borrow_mut(|world| world.recording = false);
         if note("end_capture") != 0 {
             return Err("not permitted while capturing".into());
         }
         alive("graph", 1);
-        Ok(ptr::dangling_mut::<c_void>())
+        Ok(Graph::new(ptr::dangling_mut::<c_void>()))
     }
-    fn launch(&self, _: Graph, _: Stream) -> Result<(), String> {
+    fn launch(&self, _: &Graph, _: &Stream) -> Result<(), String> {
         note("launch");
         compute();
         Ok(())
@@ -292,18 +301,19 @@ fn shapes_memory_and_addresses_are_set_before_the_run_and_only_when_they_change(
         engine.inputs()[0].shape.to_string(),
         Shape::from_iter([Dim::Unknown]).to_string()
     );
-    let mut session = engine.session().unwrap();
     calls();
+    let mut session = engine.session().unwrap();
+    assert_eq!(calls(), ["select_profile 0"]);
     assert_eq!(session.run(&[bytes(&[1, 2])]).unwrap()[0], bytes(&[2, 3]));
     assert_eq!(
         calls(),
         [
             "set_shape 2",
             "needed_memory",
+            "shape",
             "allocate 200",
             "set_memory 200",
             "set_address x",
-            "shape",
             "set_address y",
             "enqueue",
             "synchronize"
@@ -348,6 +358,7 @@ fn every_call_may_fail_and_the_session_recovers() {
         "shape",
         "allocate",
         "enqueue",
+        "to_host",
     ] {
         let mut session = loaded(None).unwrap().session().unwrap();
         fail(call);
@@ -370,21 +381,66 @@ fn every_call_may_fail_and_the_session_recovers() {
 }
 
 #[test]
+fn a_run_that_fails_after_it_was_enqueued_is_waited_for() {
+    let mut session = loaded(None).unwrap().session().unwrap();
+    fail("to_host");
+    let error = session.run(&[bytes(&[1])]).unwrap_err().to_string();
+    assert!(error.contains("cuMemcpyDtoHAsync"), "{error}");
+    assert_eq!(calls().last().unwrap(), "synchronize");
+}
+
+#[test]
+fn a_profile_that_cannot_be_shared_is_said_when_the_session_is_opened() {
+    let engine = loaded(None).unwrap();
+    let first = Arc::clone(&engine).session().unwrap();
+    fail("select_profile");
+    let error = Arc::clone(&engine).session().err().unwrap().to_string();
+    assert!(error.contains("range of shapes in another session"), "{error}");
+    drop((first, engine));
+    nothing_is_left();
+}
+
+#[test]
 fn memory_is_reserved_and_given_back() {
     let budget = Budget::new(Bytes(500));
     let engine = loaded(Some(budget.clone())).unwrap();
     let mut session = engine.session().unwrap();
     session.run(&[bytes(&[0; 4])]).unwrap();
-    assert_eq!(budget.available(), Bytes(500 - 400 - 6));
+    // Scratch memory, input and output of the session, and the engine's 6 bytes.
+    assert_eq!(budget.available(), Bytes(500 - 400 - 8 - 6));
     let error = session.run(&[bytes(&[0; 5])]).unwrap_err().to_string();
     assert!(
-        error.contains("needs 500 B, limit 500 B (already held: net 6 B)"),
+        error.contains("needs 510 B, limit 500 B (already held: net 6 B)"),
         "{error}"
     );
+    assert_eq!(budget.available(), Bytes(500 - 6));
+    WORLD.with_borrow(|world| assert_eq!((world.alive["memory"], world.alive["shared"]), (0, 0)));
     session.run(&[bytes(&[0; 3])]).unwrap();
+    assert_eq!(budget.available(), Bytes(500 - 300 - 6 - 6));
     drop(session);
     assert_eq!(budget.available(), budget.limit());
     assert!(loaded(Some(Budget::new(Bytes(5)))).is_err());
+    nothing_is_left();
+}
+
+#[test]
+fn scratch_memory_that_only_a_smaller_shape_leaves_room_for_is_given_up() {
+    let budget = Budget::new(Bytes(500));
+    let engine = loaded(Some(budget.clone())).unwrap();
+    let mut session = engine.session().unwrap();
+    session.run(&[bytes(&[0; 4])]).unwrap();
+    session.run(&[bytes(&[0; 2])]).unwrap();
+    // The larger memory is kept while there is room …
+    assert_eq!(budget.available(), Bytes(500 - 400 - 4 - 6));
+    let other = MemoryUse {
+        io: Bytes(90),
+        ..MemoryUse::default()
+    };
+    let _other = budget.reserve("another", other).unwrap();
+    session.run(&[bytes(&[0; 3])]).unwrap();
+    // … and replaced by what is needed when there is not.
+    assert_eq!(budget.available(), Bytes(500 - 300 - 6 - 6 - 90));
+    drop(session);
     nothing_is_left();
 }
 

@@ -15,11 +15,15 @@ mod context;
 mod device;
 mod engine;
 mod failure;
+#[cfg(test)]
+mod gpu_tests;
 mod identity;
 mod layers;
 mod library;
 mod limits;
 pub mod plan_file;
+mod prepare;
+mod session;
 mod shapes;
 mod watch;
 
