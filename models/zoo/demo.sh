@@ -132,16 +132,16 @@ edgeopt sign "$out/text3.edge" --key "$out/demo.key" >/dev/null
 edgeopt sign "$out/text4.edge" --key "$out/demo.key" >/dev/null
 printf '$ edgeopt fleet deploy text3.edge …    # signed, and wrong\n'
 edgeopt fleet deploy "$out/text3.edge" --device demo --slot reader && exit 1
-printf '$ edgeopt fleet deploy text4.edge …    # signed, with nothing to test it by\n'
-edgeopt fleet deploy "$out/text4.edge" --device demo --slot reader
-edgeopt fleet listen --device demo --slot reader --seconds 3 >"$out/rollback.log" &
+printf '$ edgeopt fleet deploy text4.edge --watched …    # signed, with nothing to test it by; an input comes meanwhile\n'
+(sleep 2 && edgeopt fleet send --device demo --slot reader "${lines[0]}" >/dev/null) &
+edgeopt fleet deploy "$out/text4.edge" --device demo --slot reader --watched && exit 1
+edgeopt fleet listen --device demo --slot reader --count 1 --seconds 10 >"$out/rollback.log" &
 listener=$!
 sleep 0.5
-edgeopt fleet send --device demo --slot reader "${lines[0]}" >/dev/null
-sleep 1
 edgeopt fleet send --device demo --slot reader "${lines[1]}" >/dev/null
 wait "$listener"
-cat "$out/rollback.log"
+printf 'and the one before answers again:\n'
+grep -v generation "$out/rollback.log"
 
 say '12. The daemon, at the end'
 status

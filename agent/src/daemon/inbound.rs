@@ -158,6 +158,7 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
                 phase: Phase::Failed,
                 active_version: None,
                 previous_version: None,
+                watched: false,
                 reason: Some(reason),
             };
             (name.clone(), report)

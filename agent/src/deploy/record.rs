@@ -58,6 +58,7 @@ impl SlotRecord {
             phase: self.phase,
             active_version: version(&self.active),
             previous_version: version(&self.previous),
+            watched: self.watching,
             reason: self.reason.clone(),
         }
     }

@@ -38,6 +38,8 @@ pub struct Rollout<'a> {
     pub failures: usize,
     /// How long one device may take.
     pub patience: Duration,
+    /// Whether a device has it only when its new model has been watched, and not already when it answers.
+    pub watched: bool,
 }
 
 /// Why a device does not have it.
@@ -217,7 +219,7 @@ fn judge(
     match (&rollout.change, slot.phase) {
         (Change::Empty, Phase::Absent) => Some(Ok(())),
         (Change::Install(spec), Phase::Active) if slot.active_version.as_ref() == Some(&spec.version) => {
-            Some(Ok(()))
+            (!rollout.watched || !slot.watched).then_some(Ok(()))
         }
         (_, Phase::Failed) => {
             let reason = slot.reason.clone();

@@ -76,7 +76,11 @@ pub struct ReportedSlot {
     pub active_version: Option<String>,
     /// Version kept for roll-back.
     pub previous_version: Option<String>,
-    /// Why, when the phase is [`Phase::Failed`].
+    /// Whether the version that answers is still watched: until this ends, the previous one comes back by itself when it
+    /// misbehaves.
+    #[serde(default)]
+    pub watched: bool,
+    /// Why, when the phase is [`Phase::Failed`]; what is waited for, while it is [`Phase::Downloading`].
     pub reason: Option<String>,
 }
 

@@ -283,6 +283,7 @@ pub(crate) fn deploy(operator: &mut Operator, slot: &str, spec: SlotSpec, blob: 
         wave: 1,
         failures: 0,
         patience: PATIENCE,
+        watched: false,
     };
     roll_out(operator, &rollout, &mut |_, _| {}).unwrap()
 }

@@ -195,6 +195,7 @@ fn deploy(operator: &mut Operator, device: &DeviceId, path: &Path) -> anyhow::Re
         wave: 1,
         failures: 0,
         patience: PATIENCE,
+        watched: false,
     };
     let end = roll_out(operator, &rollout, &mut |_: &DeviceId, _: &DeviceProgress| {})?;
     ensure!(

@@ -59,6 +59,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL")]
     source: Vec<String>,
 
+    /// Waits until the new model has been watched (by default 50 answers, or a minute), not only until it answers.
+    #[arg(long)]
+    watched: bool,
+
     /// Also hands it out over MQTT, after the sources given.
     #[arg(long, requires = "source")]
     mqtt_too: bool,
@@ -109,13 +113,21 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         &arguments.target,
         Change::Install(spec),
         blob,
+        arguments.watched,
         screen,
     )
 }
 
 pub(crate) fn remove(arguments: &RemoveArguments, screen: &Screen) -> anyhow::Result<ExitCode> {
     let mut operator = arguments.broker.connect()?;
-    go(&mut operator, &arguments.target, Change::Empty, None, screen)
+    go(
+        &mut operator,
+        &arguments.target,
+        Change::Empty,
+        None,
+        false,
+        screen,
+    )
 }
 
 fn go(
@@ -123,6 +135,7 @@ fn go(
     target: &Target,
     change: Change,
     blob: Option<(TopicName, &BundleFile)>,
+    watched: bool,
     screen: &Screen,
 ) -> anyhow::Result<ExitCode> {
     let mut devices = target.device.clone();
@@ -145,6 +158,7 @@ fn go(
         wave: target.wave,
         failures: target.max_failures,
         patience: Duration::from_secs(target.timeout),
+        watched,
     };
     let (begun, mut shown) = (Instant::now(), Ok(()));
     let end = roll_out(operator, &rollout, &mut |device, progress| {
@@ -178,8 +192,9 @@ fn show(
                 || "nothing answers".to_owned(),
                 |version| format!("{version} answers"),
             );
+            let watched = if slot.watched { ", watched" } else { "" };
             (
-                format!("{}, {active}{reason}", phase(slot.phase)),
+                format!("{}, {active}{watched}{reason}", phase(slot.phase)),
                 serde_json::json!({ "reports": slot }),
             )
         }
