@@ -2,7 +2,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use edgeopt_models::bundle::{MemoryPlan, TensorInfo};
+use edgeopt_models::bundle::{Manifest, MemoryPlan, TensorInfo};
 use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
@@ -49,6 +49,8 @@ pub struct CompileOptions {
     pub plan: Option<MemoryPlan>,
     /// Inputs as a bundle declares them, for backends that tune for ranges of lengths; empty = from the model alone.
     pub declared: Vec<TensorInfo>,
+    /// Engines that came with the model: one that serves here saves building it.
+    pub engines: Option<BundleEngines>,
     /// Compute quantized models exactly as their Q/DQ graph says (slower): the reference for verification.
     pub exact_quantization: bool,
     /// Let the library fuse and rewrite the graph (`true` for use; `false` to observe every intermediate).
@@ -82,6 +84,29 @@ impl fmt::Debug for OnStep {
     }
 }
 
+/// Engines in a bundle, which are read only by a backend that has use for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleEngines {
+    /// The bundle's file.
+    pub bundle: PathBuf,
+    /// The members that are engines.
+    pub members: Vec<String>,
+}
+
+impl BundleEngines {
+    /// The engines that the manifest of `bundle` names.
+    pub fn of(bundle: &std::path::Path, manifest: &Manifest) -> Self {
+        let members = manifest.members.keys();
+        Self {
+            bundle: bundle.into(),
+            members: members
+                .filter(|name| name.starts_with("engines/"))
+                .cloned()
+                .collect(),
+        }
+    }
+}
+
 impl Default for CompileOptions {
     fn default() -> Self {
         Self {
@@ -89,6 +114,7 @@ impl Default for CompileOptions {
             budget: None,
             plan: None,
             declared: Vec::new(),
+            engines: None,
             exact_quantization: false,
             optimize: true,
             frugal: false,

@@ -12,5 +12,6 @@ pub mod pipeline;
 
 pub use declared::compile_declared;
 pub use engine::{
-    Backend, CompileOptions, Engine, MemoryUse, ModelSource, OnStep, RuntimeError, Session, TensorSpec,
+    Backend, BundleEngines, CompileOptions, Engine, MemoryUse, ModelSource, OnStep, RuntimeError, Session,
+    TensorSpec,
 };

@@ -10,7 +10,8 @@ use edgeopt_runtime::dataset::decode_arrays;
 use edgeopt_runtime::memory::{Budget, BudgetError};
 use edgeopt_runtime::pipeline::{Geometry, preprocess};
 use edgeopt_runtime::{
-    Backend, CompileOptions, Engine, ModelSource, OnStep, RuntimeError, TensorSpec, compile_declared,
+    Backend, BundleEngines, CompileOptions, Engine, ModelSource, OnStep, RuntimeError, TensorSpec,
+    compile_declared,
 };
 
 use super::answer::has_non_finite;
@@ -91,7 +92,11 @@ impl LoadedModel {
         let (manifest, _) =
             bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked).map_err(bad)?;
         let onnx = bundle::read_member(open()?, bundle::MODEL, MEMBER_LIMIT).map_err(bad)?;
-        let engine = compile_declared(&manifest, ModelSource::Bytes(&onnx), backend, options)?;
+        let options = CompileOptions {
+            engines: Some(BundleEngines::of(path, &manifest)),
+            ..options.clone()
+        };
+        let engine = compile_declared(&manifest, ModelSource::Bytes(&onnx), backend, &options)?;
         Ok(Self {
             output_names: engine
                 .outputs()

@@ -91,12 +91,7 @@ pub(super) fn member(
             Err(problem) => bail!("the GPU that the engine is for cannot be told: {problem}"),
         },
     };
-    let key = plan_file::EngineKey::new(
-        onnx,
-        library.identity.to_string(),
-        target.clone(),
-        &options.limits,
-    )?;
+    let key = plan_file::EngineKey::for_build(onnx, library.identity.to_string(), target.clone(), &options)?;
     let (major, minor, _) = library.identity.version;
     let name = match product {
         Product::TensorRt => "tensorrt",

@@ -1,8 +1,9 @@
 //! The backend: from a model to a loaded engine, built only when no earlier one fits.
 
+use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use edgeopt_models::bundle::Precision;
+use edgeopt_models::bundle::{Precision, read_member};
 use edgeopt_models::{Bytes, onnx};
 
 use super::builder::{EngineOptions, build_engine};
@@ -10,16 +11,20 @@ use super::cache::{Cached, EngineCache};
 use super::device::CudaDevice;
 use super::engine::{Loading, NAME, TensorRtEngine};
 use super::failure::TensorRtError;
+use super::identity::Product;
 use super::library::{Library, Places};
 use super::limits::BuildLimits;
-use super::plan_file::EngineKey;
+use super::plan_file::{self, EngineKey};
 use super::shapes::ranges;
 use super::watch::{MemoryWatch, Steps, StopRequest, Stoppable};
 use crate::memory::available;
-use crate::{Backend, CompileOptions, Engine, ModelSource, OnStep, RuntimeError};
+use crate::{Backend, BundleEngines, CompileOptions, Engine, ModelSource, OnStep, RuntimeError};
 
 /// Memory that must stay free on the machine while an engine is built: below, Linux begins to kill.
 pub const BUILD_FLOOR: Bytes = Bytes::mib(200);
+
+/// The largest engine read from a bundle.
+const ENGINE_LIMIT: Bytes = Bytes::mib(4 << 10);
 
 /// TensorRT on the machine's GPU.
 pub struct TensorRtBackend {
@@ -53,16 +58,17 @@ impl TensorRtBackend {
         &self,
         onnx: &[u8],
         options: &EngineOptions,
+        shipped: Option<&BundleEngines>,
         on_step: Option<&OnStep>,
     ) -> Result<Vec<u8>, TensorRtError> {
         let library = self.library.identity.to_string();
-        let target = self.device.target().to_owned();
-        let mut key = EngineKey::new(onnx, library.clone(), target.clone(), &options.limits)
+        // Engines of RTX are made for a GPU when they are loaded.
+        let target = match self.library.identity.product {
+            Product::Rtx => "portable".to_owned(),
+            Product::TensorRt => self.device.target().to_owned(),
+        };
+        let key = EngineKey::for_build(onnx, library.clone(), target.clone(), options)
             .map_err(|error| TensorRtError::Unsupported(error.to_string()))?;
-        for range in &options.ranges {
-            let shown = format!("{:?} {:?} {:?}", range.min, range.opt, range.max);
-            key.options.insert(format!("range of {}", range.input), shown);
-        }
         let _one = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cache) = &self.cache {
             match cache.get(&key)? {
@@ -72,6 +78,9 @@ impl TensorRtBackend {
                     tracing::warn!("an engine kept from earlier is not used: {problem}")
                 }
             }
+        }
+        if let Some(plan) = shipped.and_then(|shipped| from_bundle(shipped, &key)) {
+            return Ok(plan);
         }
         let timings = self
             .cache
@@ -95,6 +104,24 @@ impl TensorRtBackend {
         }
         Ok(built.plan)
     }
+}
+
+/// The first engine of a bundle that serves here; why others do not is logged.
+fn from_bundle(shipped: &BundleEngines, key: &EngineKey) -> Option<Vec<u8>> {
+    for member in &shipped.members {
+        let read = File::open(&shipped.bundle)
+            .map_err(|error| error.to_string())
+            .and_then(|file| read_member(file, member, ENGINE_LIMIT).map_err(|error| error.to_string()));
+        let found = read.and_then(|bytes| {
+            let plan = plan_file::decode_for(&bytes, key).map_err(|problem| problem.to_string())?;
+            Ok(plan.to_vec())
+        });
+        match found {
+            Ok(plan) => return Some(plan),
+            Err(problem) => tracing::info!("{member} of the bundle does not serve here: {problem}"),
+        }
+    }
+    None
 }
 
 impl Backend for TensorRtBackend {
@@ -144,7 +171,12 @@ impl Backend for TensorRtBackend {
             ..EngineOptions::default()
         };
         let plan = self
-            .plan(&encoded, &engine_options, options.on_step.as_ref())
+            .plan(
+                &encoded,
+                &engine_options,
+                options.engines.as_ref(),
+                options.on_step.as_ref(),
+            )
             .map_err(refused)?;
         let loading = Loading {
             table: self.library.table,
@@ -154,5 +186,69 @@ impl Backend for TensorRtBackend {
             name,
         };
         Ok(Arc::new(TensorRtEngine::load(&plan, loading)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use edgeopt_models::bundle::{FORMAT, MODEL, Manifest, Member, Postprocessing, Provenance, pack};
+
+    use super::*;
+
+    #[test]
+    fn an_engine_of_the_bundle_is_taken_if_it_serves() {
+        let key = |library: &str| {
+            let target = "sm_87".to_owned();
+            EngineKey::for_build(b"model", library.into(), target, &EngineOptions::default()).unwrap()
+        };
+        let ours = key("TensorRT 10.3.0");
+        let mut cut = plan_file::encode(&ours, b"cut").unwrap();
+        cut.pop();
+        let members = BTreeMap::from([
+            (MODEL.to_owned(), Member::Data(b"model".to_vec())),
+            ("engines/a.plan".to_owned(), Member::Data(cut)),
+            (
+                "engines/b.plan".to_owned(),
+                Member::Data(plan_file::encode(&key("TensorRT 8.5.2"), b"older").unwrap()),
+            ),
+            (
+                "engines/c.plan".to_owned(),
+                Member::Data(plan_file::encode(&ours, b"ours").unwrap()),
+            ),
+        ]);
+        let manifest = Manifest {
+            format: FORMAT.into(),
+            name: "m".into(),
+            version: "1".into(),
+            precision: Precision::Int8,
+            inputs: vec![],
+            outputs: vec![],
+            preprocessing: None,
+            postprocessing: Postprocessing::Raw,
+            memory: vec![],
+            accuracy: None,
+            provenance: Provenance {
+                source: "m.onnx".into(),
+                source_sha256: String::new(),
+                tool: "test".into(),
+                options: BTreeMap::new(),
+            },
+            members: BTreeMap::new(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.edge");
+        pack(manifest, &members, None, &path).unwrap();
+        let (manifest, _) = edgeopt_models::bundle::verify(
+            File::open(&path).unwrap(),
+            &edgeopt_models::bundle::Limits::default(),
+            &edgeopt_models::bundle::Trust::Unchecked,
+        )
+        .unwrap();
+        let shipped = BundleEngines::of(&path, &manifest);
+        assert_eq!(shipped.members.len(), 3);
+        assert_eq!(from_bundle(&shipped, &ours).as_deref(), Some(&b"ours"[..]));
+        assert_eq!(from_bundle(&shipped, &key("TensorRT 11.4.0")), None);
     }
 }

@@ -11,6 +11,7 @@ use edgeopt_models::Bytes;
 use edgeopt_models::bundle::digest_of;
 use serde::{Deserialize, Serialize};
 
+use super::builder::EngineOptions;
 use super::failure::TensorRtError;
 use super::limits::BuildLimits;
 
@@ -29,7 +30,7 @@ pub struct EngineKey {
     pub library: String,
     /// Compute capability of the GPU, `sm_87`; `portable` for engines that do not depend on one.
     pub target: String,
-    /// Scratch memory of any one layer.
+    /// Scratch memory that any one layer was allowed. An engine serves wherever at least as much is allowed.
     pub workspace: Option<Bytes>,
     /// Everything else that changes the engine, by name.
     pub options: std::collections::BTreeMap<String, String>,
@@ -47,7 +48,25 @@ impl EngineKey {
         })
     }
 
-    /// What differs in `other`, in words; empty if they are equal.
+    /// The key for a model built with `options`, whose ranges of lengths change the engine.
+    ///
+    /// # Errors
+    /// As [`EngineKey::new`].
+    pub fn for_build(
+        model: &[u8],
+        library: String,
+        target: String,
+        options: &EngineOptions,
+    ) -> std::io::Result<Self> {
+        let mut key = Self::new(model, library, target, &options.limits)?;
+        for range in &options.ranges {
+            let shown = format!("{:?} {:?} {:?}", range.min, range.opt, range.max);
+            key.options.insert(format!("range of {}", range.input), shown);
+        }
+        Ok(key)
+    }
+
+    /// What of `other` does not serve here, in words; empty if it serves.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, wanted: &str, present: &str| {
@@ -58,8 +77,13 @@ impl EngineKey {
         compare("built from model", &self.model, &other.model);
         compare("built by", &self.library, &other.library);
         compare("built for", &self.target, &other.target);
-        let shown = |bytes: Option<Bytes>| bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
-        compare("workspace", &shown(self.workspace), &shown(other.workspace));
+        let allowed = self.workspace.unwrap_or(Bytes(u64::MAX));
+        if other.workspace.unwrap_or(Bytes(u64::MAX)) > allowed {
+            let present = other
+                .workspace
+                .map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+            compare("workspace", &format!("at most {allowed}"), &present);
+        }
         for name in self.options.keys().chain(other.options.keys()) {
             let value = |key: &Self| key.options.get(name).cloned().unwrap_or_else(|| "not set".into());
             compare(name, &value(self), &value(other));
@@ -68,10 +92,14 @@ impl EngineKey {
         found
     }
 
-    /// A name for a file: hex digits of a digest over the key.
+    /// A name for a file: hex digits of a digest over the key, without the workspace, which is no more than a bound.
     pub fn file_stem(&self) -> String {
+        let unbounded = Self {
+            workspace: None,
+            ..self.clone()
+        };
         // A structure of strings and numbers always becomes JSON, and reading from memory does not fail.
-        let json = serde_json::to_vec(self).unwrap_or_default();
+        let json = serde_json::to_vec(&unbounded).unwrap_or_default();
         let mut digest = digest_of(&json[..]).map(|(digest, _)| digest).unwrap_or_default();
         digest.truncate(32);
         digest
@@ -181,7 +209,7 @@ pub fn decode(bytes: &[u8]) -> Result<(EngineKey, &[u8]), PlanProblem> {
     }
 }
 
-/// TensorRT's bytes of a file, if it was built for exactly `wanted`.
+/// TensorRT's bytes of a file, if it serves where `wanted` is.
 ///
 /// # Errors
 /// See [`PlanProblem`].
@@ -238,11 +266,32 @@ mod tests {
         let error = decode_for(&bytes, &other).unwrap_err().to_string();
         for part in [
             "built by TensorRT 10.3.0, here TensorRT 10.16.0",
-            "workspace unlimited, here 64.0 MiB",
+            "workspace unlimited, here at most 64.0 MiB",
             "ranges not set",
         ] {
             assert!(error.contains(part), "{part} in {error}");
         }
         assert_ne!(other.file_stem(), key().file_stem());
+    }
+
+    #[test]
+    fn an_engine_serves_wherever_it_is_allowed_as_much_as_it_was_built_with() {
+        let with = |workspace: Option<u64>| EngineKey {
+            workspace: workspace.map(Bytes::mib),
+            ..key()
+        };
+        for (built, allowed, serves) in [
+            (Some(10), Some(10), true),
+            (Some(10), Some(11), true),
+            (Some(10), Some(9), false),
+            (Some(10), None, true),
+            (None, Some(10), false),
+            (None, None, true),
+        ] {
+            let bytes = encode(&with(built), b"engine").unwrap();
+            let found = decode_for(&bytes, &with(allowed));
+            assert_eq!(found.is_ok(), serves, "{built:?} where {allowed:?}: {found:?}");
+            assert_eq!(with(built).file_stem(), with(allowed).file_stem());
+        }
     }
 }
