@@ -256,7 +256,7 @@ pub struct Watch {
     pub answers: u64,
     /// … or for so many seconds, whatever comes first.
     pub longest_s: u32,
-    /// Share of inputs that may fail.
+    /// Share of inputs that may fail, besides the share that failed before.
     pub failures: f64,
     /// How many times as slow (median latency) as the model before it may be.
     pub slowdown: f64,

@@ -91,7 +91,7 @@ pub trait Stage: Send {
     /// Stops answering.
     fn empty(&mut self);
 
-    /// Begins to judge the model that answers.
+    /// Begins to judge the model that answers, from the switch on if there was one.
     fn begin_watch(&mut self);
 
     /// The judgement since then.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use edgeopt_agent::config::Config;
+use edgeopt_agent::config::{Config, Problem, Severity};
 use edgeopt_agent::daemon::{Daemon, StartError};
 use edgeopt_agent::link::{Environment, Stopped};
 use sd_notify::NotifyState;
@@ -43,8 +43,16 @@ pub(crate) fn run(path: &Path) -> anyhow::Result<ExitCode> {
     // To which a start that fails after a reload goes back.
     let mut before: Option<Config> = None;
     loop {
-        for problem in config.check() {
-            tracing::warn!("{problem}");
+        for Problem {
+            field,
+            message,
+            severity,
+        } in config.check()
+        {
+            match severity {
+                Severity::Error => tracing::error!("{field}: {message}"),
+                Severity::Warning => tracing::warn!("{field}: {message}"),
+            }
         }
         extend();
         let daemon = match (start(&config), before.take()) {

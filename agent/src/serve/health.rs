@@ -86,7 +86,7 @@ pub struct WatchCriteria {
     pub answers: u64,
     /// … or for this long, whatever comes first.
     pub longest: Duration,
-    /// Share of inputs that may fail.
+    /// Share of inputs that may fail, besides the share that failed before.
     pub failures: f64,
     /// How many times as slow as the model before it may be (median); `None` = as slow as it likes.
     pub slowdown: Option<f64>,
@@ -125,9 +125,11 @@ pub(super) fn judge(
     if non_finite > 0 {
         return Verdict::Unhealthy(format!("{non_finite} of {answered} answers hold NaN or infinity"));
     }
-    // One unreadable input among three says nothing about the model.
+    // One unreadable input among three says nothing about the model, nor do inputs that failed before as well.
     let total = answered + failed;
-    if failed >= 3 && failed as f64 > criteria.failures * total as f64 {
+    let all_before = watch.before.answered + watch.before.failed;
+    let share_before = watch.before.failed as f64 / all_before.max(1) as f64;
+    if failed >= 3 && failed as f64 > (criteria.failures + share_before) * total as f64 {
         return Verdict::Unhealthy(format!("{failed} of {total} inputs failed"));
     }
     let over = at.saturating_duration_since(watch.since) >= criteria.longest;
@@ -192,6 +194,12 @@ mod tests {
                 "{verdict:?}"
             );
         }
+        // Every third input failed with the model before, too.
+        let (mut watch, mut now) = after(50, 2.0, 25, false);
+        watch.before.failed = 5;
+        now.failed += 5;
+        let verdict = judge(&WatchCriteria::default(), &watch, &now, watch.since);
+        assert_eq!(verdict, Verdict::Healthy);
         let (watch, now) = after(1, 2.0, 0, false);
         let later = watch.since + Duration::from_secs(61);
         assert_eq!(

@@ -59,6 +59,13 @@ impl SlotStage {
         }
     }
 
+    fn watch_from_now(&self) -> Watch {
+        Watch {
+            since: Instant::now(),
+            before: self.server.health(),
+        }
+    }
+
     fn load(&self, bundle: &Path) -> Result<LoadedModel, LoadError> {
         let pulse = self.pulse.clone();
         let on_step = OnStep::new(move || pulse.beat(NEXT_STEP));
@@ -119,6 +126,8 @@ impl Stage for SlotStage {
 
     fn switch(&mut self) {
         if let Some(model) = self.staged.take() {
+            // From before its first answer on.
+            self.watch = Some(self.watch_from_now());
             self.server.switch(model);
             self.active = self.staged_path.take();
         }
@@ -160,10 +169,9 @@ impl Stage for SlotStage {
     }
 
     fn begin_watch(&mut self) {
-        self.watch = Some(Watch {
-            since: Instant::now(),
-            before: self.server.health(),
-        });
+        if self.watch.is_none() {
+            self.watch = Some(self.watch_from_now());
+        }
     }
 
     fn verdict(&mut self) -> Verdict {

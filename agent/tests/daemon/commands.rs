@@ -223,3 +223,44 @@ fn a_last_word_survives_the_loss_of_its_publish() {
     assert_eq!(unit.logged("action=Ping"), 1, "{}", unit.log());
     std::thread::sleep(Duration::from_millis(10));
 }
+
+#[test]
+fn a_command_that_was_interrupted_is_told_as_failed_and_not_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let observer = Observer::start(broker.port);
+    let mut desk = operator(broker.port);
+    let mut unit = Device::start(&Settings::new(broker.port));
+    let one = make(folder.path(), "1", Computes::Times(2.0), Some(2.0));
+    deployed(&mut desk, from_file(&one));
+    eventually("it is trusted", || !unit.record().unwrap().watching);
+    // Reading the golden samples hangs: the bundle is a pipe that nobody writes to.
+    let bundle = unit
+        .folder()
+        .join("store/bundles")
+        .join(format!("{}.edge", one.spec.sha256));
+    let aside = unit.folder().join("aside");
+    std::fs::rename(&bundle, &aside).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&bundle).status();
+    assert!(made.unwrap().success());
+    ask(
+        &mut desk,
+        "test",
+        r#"{"action": {"kind": "self_test", "slot": "main"}}"#,
+    );
+    eventually("it is said to run", || {
+        let last = replies(&observer, "test").pop().flatten();
+        last.is_some_and(|reply| reply.state == CommandState::Running)
+    });
+    assert_eq!(unit.http().predict(21.0).unwrap().number(), 42.0, "answers go on");
+    unit.kill();
+    std::fs::rename(&aside, &bundle).unwrap();
+    unit.run();
+    let end = reply(&observer, "test");
+    assert_eq!(end.state, CommandState::Failed);
+    assert_eq!(end.reason.unwrap(), "the daemon was restarted meanwhile");
+    unit.until_active("1");
+    unit.until_connected();
+    assert_eq!(unit.logged("command id=test "), 1, "{}", unit.log());
+    unit.stop();
+}

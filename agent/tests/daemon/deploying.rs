@@ -1,9 +1,9 @@
 //! A model on its way from the operator to answers: over MQTT, over HTTP, from a file.
 
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use edgeopt_agent::protocol::{ModelSource, Phase, Topic};
+use edgeopt_agent::protocol::{DesiredState, Generation, ModelSource, Phase, Topic};
 
 use crate::bundles::{Computes, input, make_with};
 use crate::device::{Device, Settings, deploy, deployed, device, from_file, from_url, main_slot, operator};
@@ -252,4 +252,53 @@ fn with_its_model_damaged_it_answers_with_the_one_before_while_the_next_one_come
     server.pause(0);
     unit.until_active("3");
     assert_eq!(unit.http().predict(10.5).unwrap().number(), 42.0);
+}
+
+#[test]
+fn two_slots_share_one_download_and_a_stop_does_not_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let server = RangeServer::start(folder.path());
+    let mut operator = operator(broker.port);
+    let mut unit = Device::start(&Settings {
+        slots: "[slots.main]\nthreads = 1\ninputs = [{ kind = \"http\" }]\n\
+                [slots.second]\nthreads = 1\ninputs = [{ kind = \"http\" }]\n"
+            .into(),
+        ..Settings::new(broker.port)
+    });
+    unit.until_connected();
+    let made = make_with(folder.path(), "1", Computes::Times(2.0), Some(2.0), BALLAST, None);
+    let spec = from_url(&made, server.url(&made.path));
+    let state = DesiredState {
+        generation: Generation(1),
+        slots: ["main", "second"]
+            .map(|slot| (slot.parse().unwrap(), spec.clone()))
+            .into(),
+    };
+    server.pause(1000);
+    let json = serde_json::to_vec(&state).unwrap();
+    operator
+        .publish(&Topic::Desired.of(&device()), json, true)
+        .unwrap();
+    unit.until("the other slot says what it waits for", |overview| {
+        overview
+            .slots
+            .values()
+            .any(|slot| slot.reported.reason.as_deref() == Some("another slot fetches the same bundle"))
+    });
+    let begun = Instant::now();
+    unit.stop();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    server.pause(0);
+    unit.run();
+    for slot in ["main", "second"] {
+        eventually("both answer", || {
+            unit.http()
+                .predict_in(slot, &input([21.0; 4]))
+                .is_ok_and(|reply| reply.status == 200 && reply.number() == 42.0)
+        });
+    }
+    let asked = server.asked();
+    assert_eq!(asked.len(), 2, "once before the stop, once to go on: {asked:?}");
+    assert!(asked[1].from.is_some_and(|from| from > 0), "{asked:?}");
 }
