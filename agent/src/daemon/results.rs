@@ -96,6 +96,12 @@ impl Results {
                     .keep(&shared.topic, &json)
                     .map_err(|error| error.to_string())
             });
+        tracing::debug!(
+            id = message.id,
+            stream,
+            latency_ms = message.latency_ms,
+            "answered"
+        );
         if let Err(error) = &kept {
             tracing::error!(slot = %shared.slot, id = message.id, "a result is lost: {error}");
         }

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use tracing::level_filters::LevelFilter;
 use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -44,7 +45,9 @@ pub(crate) fn start() -> anyhow::Result<()> {
             let layer = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_ansi(terminal)
-                .with_target(false);
+                .with_target(false)
+                // How long each inference took, by its steps; spans exist from the level debug on.
+                .with_span_events(FmtSpan::CLOSE);
             registry.with(layer).init();
         }
     }

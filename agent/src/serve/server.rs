@@ -100,6 +100,8 @@ struct State {
 }
 
 struct Shared {
+    /// The slot's.
+    name: String,
     options: ServerOptions,
     turns: Turns,
     state: Mutex<State>,
@@ -141,6 +143,7 @@ impl Server {
     /// When the system gives no thread.
     pub fn start(name: &str, options: ServerOptions, turns: Turns, pulses: &Pulses) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
+            name: name.to_owned(),
             options,
             turns,
             state: Mutex::new(State {
@@ -385,6 +388,8 @@ fn gather<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>, most: usize)
 fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     let hang_after = shared.options.hang_after;
     pulse.beat(hang_after);
+    let waited = jobs.first().map(|job| job.received.elapsed());
+    let _span = tracing::debug_span!("inference", slot = shared.name, inputs = jobs.len(), ?waited).entered();
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
         match held.model.read_input(&job.name, &job.bytes) {
@@ -409,6 +414,7 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
             .collect();
         let together = stack(&tensors).and_then(|stacked| {
             pulse.beat(hang_after);
+            let _run = tracing::debug_span!("run").entered();
             session
                 .run(&stacked)
                 .ok()
@@ -424,7 +430,8 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     }
     for (job, input) in readable {
         pulse.beat(hang_after);
-        match session.run(&input.tensors) {
+        let ran = tracing::debug_span!("run").in_scope(|| session.run(&input.tensors));
+        match ran {
             Ok(outputs) => succeed(shared, model, job, outputs, input.geometry.as_ref()),
             Err(error) => fail(shared, job, ServeError::Model(error.to_string())),
         }

@@ -189,10 +189,10 @@ fn reducing(model: &Model, tensors: &[(&ValueName, bool)]) -> (Model, Vec<Found>
             padded(&mut reduced, &mut names, tensor, &zero)
         };
         for op in ["ReduceMin", "ReduceMax"] {
-            output(&mut reduced, &mut names, op, &[read.clone()]);
+            output(&mut reduced, &mut names, op, std::slice::from_ref(&read));
         }
         if *calibrated {
-            output(&mut reduced, &mut names, "Size", &[(*tensor).clone()]);
+            output(&mut reduced, &mut names, "Size", std::slice::from_ref(*tensor));
             let mut inputs = vec![(*tensor).clone()];
             if let Some(rank) = rank {
                 let axes: Vec<i64> = (0..rank as i64).filter(|axis| *axis != 1).collect();
