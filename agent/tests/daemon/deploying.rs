@@ -286,6 +286,7 @@ fn two_slots_share_one_download_and_a_stop_does_not_wait_for_it() {
             .values()
             .any(|slot| slot.reported.reason.as_deref() == Some("another slot fetches the same bundle"))
     });
+    eventually("a part of it is there", || unit.partial_bytes() > 0);
     let begun = Instant::now();
     unit.stop();
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());

@@ -228,6 +228,15 @@ impl Device {
         Some(serde_json::from_value(json["slot"].clone()).unwrap())
     }
 
+    /// Bytes of bundles that are being downloaded.
+    pub(crate) fn partial_bytes(&self) -> u64 {
+        let files = fs::read_dir(self.state.join("store/partial")).unwrap();
+        let bundles = files
+            .map(Result::unwrap)
+            .filter(|file| file.path().extension().is_none());
+        bundles.filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+    }
+
     pub(crate) fn spool_size(&self) -> u64 {
         let files = fs::read_dir(self.state.join("spool")).unwrap();
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()

@@ -92,13 +92,14 @@ impl SlowFile {
             while !go.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(20));
             }
-            // Blocks until a reader has opened it; one that has read enough closes it.
-            while let Ok(mut pipe) = OpenOptions::new().write(true).open(&path) {
-                drop(pipe.write_all(&bytes));
-                drop(pipe);
-                // The next reader is another one.
-                thread::sleep(Duration::from_millis(200));
-            }
+            // Blocks until a reader has opened it. Whoever comes next finds an ordinary file: two readers of one pipe
+            // would each get a part.
+            let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
+            let whole = path.with_extension("whole");
+            std::fs::write(&whole, &bytes).unwrap();
+            std::fs::rename(&whole, &path).unwrap();
+            // A reader that has read enough closes it.
+            drop(pipe.write_all(&bytes));
         });
         Self { released }
     }
