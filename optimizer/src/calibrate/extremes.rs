@@ -43,6 +43,7 @@ pub fn extremes(
     let options = CompileOptions {
         threads,
         frugal: true,
+        keep_activations: true,
         ..CompileOptions::default()
     };
     let (reduced, mut found) = reducing(model, &tensors);
@@ -104,11 +105,12 @@ impl Found {
             tensor: self.name.to_string(),
             source,
         };
-        let mut number = || -> Result<f32, CalibrationError> {
+        let mut fold = |pick: fn(f32, f32) -> f32| -> Result<f32, CalibrationError> {
             let values = outputs.next().map(Tensor::to_f32).transpose().map_err(fail)?;
-            Ok(values.and_then(|values| values.first().copied()).unwrap_or(0.0))
+            let values = values.as_deref().unwrap_or_default();
+            Ok(values.iter().copied().reduce(pick).unwrap_or(0.0))
         };
-        let (min, max) = (number()?, number()?);
+        let (min, max) = (fold(lowest)?, fold(|a, b| -lowest(-a, -b))?);
         self.min = lowest(self.min, min);
         self.max = -lowest(-self.max, -max);
         let Some(statistics) = &mut self.statistics else {
@@ -188,18 +190,22 @@ fn reducing(model: &Model, tensors: &[(&ValueName, bool)]) -> (Model, Vec<Found>
             // Of no elements there is no extreme; one more that does not matter for ranges makes sure of one.
             padded(&mut reduced, &mut names, tensor, &zero)
         };
+        // Channel by channel where there are channels: libraries share the work among threads by results.
+        let axes = rank.filter(|_| known || *calibrated).map(|rank| {
+            let axes: Vec<i64> = (0..rank as i64).filter(|axis| *axis != 1).collect();
+            let name = names.fresh("axes");
+            reduced.graph.add_initializer(name.clone(), Tensor::vector(&axes));
+            name
+        });
         for op in ["ReduceMin", "ReduceMax"] {
-            output(&mut reduced, &mut names, op, std::slice::from_ref(&read));
+            let mut inputs = vec![read.clone()];
+            inputs.extend(axes.clone().filter(|_| known));
+            output(&mut reduced, &mut names, op, &inputs);
         }
         if *calibrated {
             output(&mut reduced, &mut names, "Size", std::slice::from_ref(*tensor));
             let mut inputs = vec![(*tensor).clone()];
-            if let Some(rank) = rank {
-                let axes: Vec<i64> = (0..rank as i64).filter(|axis| *axis != 1).collect();
-                let name = names.fresh("axes");
-                reduced.graph.add_initializer(name.clone(), Tensor::vector(&axes));
-                inputs.push(name);
-            }
+            inputs.extend(axes);
             output(&mut reduced, &mut names, "ReduceSum", &inputs);
         }
         found.push(Found {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use ort_sys::{OrtAllocatorType, OrtApi, OrtEnv, OrtLoggingLevel, OrtMemType, OrtMemoryInfo, OrtStatusPtr};
 
 use super::library;
-use crate::{RuntimeError, memory};
+use crate::RuntimeError;
 
 /// The library and its process-wide objects. ONNX Runtime allows one environment per process, so there is one of
 /// these, made at first use and never given back.
@@ -41,7 +41,6 @@ impl Runtime {
             return Ok(runtime);
         }
         let library = library::find()?;
-        memory::free::return_large_blocks();
         let new = Self::start(library).map_err(|message| RuntimeError::Compile {
             backend: "cpu",
             message: format!("ONNX Runtime does not start: {message}"),

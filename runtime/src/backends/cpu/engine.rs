@@ -31,7 +31,25 @@ pub(super) struct CpuEngine {
     pub(super) input_names: Vec<CString>,
     pub(super) output_names: Vec<CString>,
     memory: MemoryUse,
+    _blocks: Option<KeptBlocks>,
     _reservation: Option<Reservation>,
+}
+
+/// While it lives, the C allocator keeps what is freed.
+struct KeptBlocks;
+
+impl KeptBlocks {
+    fn new() -> Self {
+        memory::free::keep_blocks();
+        Self
+    }
+}
+
+impl Drop for KeptBlocks {
+    fn drop(&mut self) {
+        memory::free::return_large_blocks();
+        memory::free::return_holes();
+    }
 }
 
 // SAFETY: `OrtSession::Run` is documented as thread-safe, and nothing else is called on the session after
@@ -74,6 +92,7 @@ impl CpuEngine {
             None => None,
         };
 
+        memory::free::return_large_blocks();
         let session_options = session_options(runtime, options).map_err(refused)?;
         let weights = SharedWeights::add_to(runtime, graph, &session_options).map_err(refused)?;
         let encoded = onnx::write_bytes_without(&model, weights.names())?;
@@ -105,6 +124,7 @@ impl CpuEngine {
             inputs,
             outputs,
             memory: needs,
+            _blocks: (options.frugal && options.keep_activations).then(KeptBlocks::new),
             _reservation: reservation,
         })
     }
