@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use edgeopt_models::Bytes;
+use serde::Serialize;
 
 use crate::link::{Nudge, Outbox, OutboxError, Outgoing, PacketLimit, Refusal};
 use crate::spool::{Counters, Spool, SpoolError};
@@ -23,6 +24,9 @@ pub enum MailError {
     /// The spool does not take it.
     #[error(transparent)]
     Spool(#[from] SpoolError),
+    /// It has no JSON form.
+    #[error("it has no JSON form: {0}")]
+    Encode(#[from] serde_json::Error),
     /// There are too many topics.
     #[error("{MOST_TOPICS} topics have a word that waits for the broker; {0} has to come again later")]
     TooManyTopics(String),
@@ -164,6 +168,27 @@ impl Mail {
         drop(state);
         self.nudge();
         Ok(())
+    }
+
+    /// [`Mail::keep`] for a message of the protocol.
+    ///
+    /// # Errors
+    /// See [`MailError`].
+    pub fn keep_message(&self, topic: &str, message: &impl Serialize) -> Result<(), MailError> {
+        self.keep(topic, &serde_json::to_vec(message)?)
+    }
+
+    /// [`Mail::say`] for a message of the protocol.
+    ///
+    /// # Errors
+    /// See [`MailError`].
+    pub fn say_message(
+        &self,
+        topic: String,
+        message: &impl Serialize,
+        retain: bool,
+    ) -> Result<(), MailError> {
+        self.say(topic, serde_json::to_vec(message)?, retain)
     }
 
     /// What is due by time; to be called every second or so.

@@ -92,13 +92,7 @@ impl Reports {
         if state.last.as_ref() == Some(&report) {
             return;
         }
-        let said = serde_json::to_vec(&report)
-            .map_err(|error| error.to_string())
-            .and_then(|json| {
-                let said = self.0.mail.say(self.0.topic.clone(), json, true);
-                said.map_err(|error| error.to_string())
-            });
-        match said {
+        match self.0.mail.say_message(self.0.topic.clone(), &report, true) {
             Ok(()) => state.last = Some(report),
             Err(error) => tracing::error!("the state is not reported: {error}"),
         }

@@ -88,14 +88,7 @@ impl Results {
             latency_ms: answer.latency_ms,
             prediction: answer.prediction,
         };
-        let kept = serde_json::to_vec(&message)
-            .map_err(|error| error.to_string())
-            .and_then(|json| {
-                shared
-                    .mail
-                    .keep(&shared.topic, &json)
-                    .map_err(|error| error.to_string())
-            });
+        let kept = shared.mail.keep_message(&shared.topic, &message);
         tracing::debug!(
             id = message.id,
             stream,

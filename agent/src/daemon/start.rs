@@ -15,7 +15,7 @@ use super::backend::Lazily;
 use super::commands::{Commands, Means};
 use super::inbound::{self, Addressees};
 use super::machine::Machine;
-use super::mail::{Mail, MailError};
+use super::mail::Mail;
 use super::overview::Observer;
 use super::reports::Reports;
 use super::results::Results;
@@ -409,13 +409,7 @@ fn blobs(config: &Config, mail: &Mail) -> Blobs {
     let (mail, device) = (mail.clone(), config.device.clone());
     Blobs::new(chunk, move |id: &TopicName, request: &BlobRequest| {
         let topic = Topic::BlobRequest(id.clone()).of(&device);
-        let said = serde_json::to_vec(request)
-            .map_err(|error| error.to_string())
-            .and_then(|json| {
-                mail.say(topic.clone(), json, false)
-                    .map_err(|error: MailError| error.to_string())
-            });
-        if let Err(error) = said {
+        if let Err(error) = mail.say_message(topic.clone(), request, false) {
             tracing::warn!("{topic}: {error}");
         }
     })

@@ -174,15 +174,7 @@ impl Worker {
             monotonic_us: u64::try_from(since_boot().as_micros()).unwrap_or(u64::MAX),
             sample,
         };
-        let kept = serde_json::to_vec(&telemetry)
-            .map_err(|error| error.to_string())
-            .and_then(|json| {
-                self.source
-                    .mail
-                    .keep(&topic, &json)
-                    .map_err(|error| error.to_string())
-            });
-        if let Err(error) = kept {
+        if let Err(error) = self.source.mail.keep_message(&topic, &telemetry) {
             tracing::warn!("{topic}: {error}");
         }
     }
