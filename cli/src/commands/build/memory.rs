@@ -43,6 +43,7 @@ pub(super) fn check(
     batch: usize,
     sample: Option<&SampleInputs>,
     limit: Bytes,
+    half_rest: bool,
 ) -> anyhow::Result<()> {
     let Some(plan) = chosen.memory.clone() else {
         return Ok(());
@@ -60,21 +61,27 @@ pub(super) fn check(
     if batch > 1 && chosen.plan(1, sample).is_ok_and(|plan| total(&plan) <= limit) {
         fits.push("batch 1".to_owned());
     }
-    // What narrower types would take. INT8 is reckoned with float activations, since some layers stay in float.
-    let half = Bytes((plan.weights + plan.activations).0 / 2) + plan.io;
+    // What narrower types would take. INT8 is reckoned with the activations of the layers around it, since some stay.
+    let halved = |bytes: Bytes| Bytes(bytes.0 / 2);
     let narrower = match chosen.precision {
-        Precision::Fp32 => vec![
-            (Precision::Fp16, half),
-            (
-                Precision::Int8,
-                Bytes(plan.weights.0 / 4) + plan.activations + plan.io,
-            ),
-        ],
+        Precision::Fp32 => {
+            let rest = if half_rest {
+                halved(plan.activations)
+            } else {
+                plan.activations
+            };
+            vec![
+                (Precision::Fp16, halved(plan.weights + plan.activations) + plan.io),
+                (Precision::Int8, Bytes(plan.weights.0 / 4) + rest + plan.io),
+            ]
+        }
         Precision::Fp16 => {
-            vec![(
-                Precision::Int8,
-                Bytes(plan.weights.0 / 2 + plan.activations.0 * 2) + plan.io,
-            )]
+            let rest = if half_rest {
+                plan.activations
+            } else {
+                plan.activations + plan.activations
+            };
+            vec![(Precision::Int8, halved(plan.weights) + rest + plan.io)]
         }
         Precision::Int8 => Vec::new(),
     };

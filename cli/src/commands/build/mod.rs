@@ -207,7 +207,15 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
             screen,
         )?;
         if let (true, Some(limit)) = (precision == asked, arguments.memory) {
-            memory::check(&name, &mut candidate, arguments.batch, sample.as_ref(), limit)?;
+            let half_rest = !arguments.float32_rest;
+            memory::check(
+                &name,
+                &mut candidate,
+                arguments.batch,
+                sample.as_ref(),
+                limit,
+                half_rest,
+            )?;
         }
         if precision != Precision::Fp32 || data.evaluation.is_some() {
             candidate.evaluate(&prepared, &data, &backend, &bars)?;
