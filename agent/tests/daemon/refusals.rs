@@ -239,6 +239,9 @@ fn slots_the_device_lacks_are_reported_and_old_or_repeated_generations_change_no
     }
     eventually("it is trusted", || !unit.record().unwrap().watching);
     let settled = unit.record();
+    observer.report(|generation, slot| {
+        generation == 7 && slot.active_version.as_deref() == Some("2") && !slot.watched
+    });
     let reports = observer.reports().len();
     for (generation, spec) in [(7, &two), (7, &three), (6, &three), (1, &one), (0, &one)] {
         desire(&mut desk, generation, Some(spec.spec.clone()));
