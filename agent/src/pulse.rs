@@ -93,6 +93,16 @@ impl Pulses {
     }
 }
 
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        // A thread that dies of a panic does not keep its word, ever: only a new start brings it back.
+        if std::thread::panicking() {
+            self.0.due.store(0, Ordering::Relaxed);
+            std::mem::forget(Arc::clone(&self.0));
+        }
+    }
+}
+
 impl Pulse {
     /// Promises to speak again within this time.
     pub fn beat(&self, within: Duration) {
@@ -121,6 +131,19 @@ fn milliseconds(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_overdue_for_ever() {
+        let pulses = Pulses::default();
+        let pulse = pulses.join("unlucky");
+        let died = std::thread::spawn(move || {
+            let _pulse = pulse;
+            panic!("for the test");
+        });
+        assert!(died.join().is_err());
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(pulses.overdue()[0].thread, "unlucky");
+    }
 
     #[test]
     fn who_breaks_a_promise_is_named_until_it_speaks_rests_or_goes() {

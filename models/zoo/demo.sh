@@ -132,9 +132,11 @@ edgeopt sign "$out/text3.edge" --key "$out/demo.key" >/dev/null
 edgeopt sign "$out/text4.edge" --key "$out/demo.key" >/dev/null
 printf '$ edgeopt fleet deploy text3.edge …    # signed, and wrong\n'
 edgeopt fleet deploy "$out/text3.edge" --device demo --slot reader && exit 1
-printf '$ edgeopt fleet deploy text4.edge --watched …    # signed, with nothing to test it by; an input comes meanwhile\n'
-(sleep 2 && edgeopt fleet send --device demo --slot reader "${lines[0]}" >/dev/null) &
+printf '$ edgeopt fleet deploy text4.edge --watched …    # signed, with nothing to test it by; inputs come meanwhile\n'
+(while sleep 1; do edgeopt fleet send --device demo --slot reader "${lines[0]}" >/dev/null; done) &
+sender=$!
 edgeopt fleet deploy "$out/text4.edge" --device demo --slot reader --watched && exit 1
+kill "$sender"
 edgeopt fleet listen --device demo --slot reader --count 1 --seconds 10 >"$out/rollback.log" &
 listener=$!
 sleep 0.5

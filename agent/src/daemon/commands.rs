@@ -29,6 +29,8 @@ use crate::pulse::{Pulse, Pulses};
 const QUEUE: usize = 64;
 /// Commands whose end is remembered; their creators clear them long before.
 const REMEMBERED: usize = 256;
+/// Longest reason of a failure, in characters.
+const LONGEST_REASON: usize = 500;
 const JOURNAL_LIMIT: Bytes = Bytes::mib(4);
 /// How long one command may take.
 const STEP: Duration = Duration::from_secs(600);
@@ -116,10 +118,15 @@ fn read(path: &std::path::Path) -> Journal {
         Some(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
     });
     parsed.unwrap_or_else(|problem| {
-        tracing::warn!(
-            "{}: {problem}; commands that were done may be done again",
-            path.display()
+        let aside = path.with_extension("unreadable");
+        tracing::error!(
+            "{}: {problem}; it is set aside as {}: commands that were done may be done again, slots that were paused answer",
+            path.display(),
+            aside.display()
         );
+        if let Err(error) = std::fs::rename(path, &aside) {
+            tracing::warn!("{}: {error}", aside.display());
+        }
         Journal::default()
     })
 }
@@ -246,7 +253,8 @@ impl Worker {
             },
             Err(reason) => CommandReply {
                 state: CommandState::Failed,
-                reason: Some(reason),
+                // One that quotes a whole message would fill the journal.
+                reason: Some(reason.chars().take(LONGEST_REASON).collect()),
                 detail: None,
             },
         };

@@ -135,6 +135,8 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
             desired.generation.0,
             current.0
         );
+        // Whoever sent it does not know.
+        to.reports.again();
         return Ok(());
     }
     // The same one again comes with each connection. Slots that have taken it ignore it; one that is new in the

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::quiet::Quiet;
 use super::slots::Slots;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
@@ -36,6 +37,7 @@ enum Told {
 pub(crate) struct Machine {
     told: SyncSender<Told>,
     has_rules: bool,
+    quiet: Quiet,
 }
 
 /// The thread that has the hardware; ends, with all outputs inactive, when this is dropped.
@@ -73,7 +75,11 @@ impl Machine {
         let hardware = Hardware::open(config, Path::new("/"))?;
         let (told, received) = mpsc::sync_channel(QUEUE);
         let has_rules = !config.hardware.rules.is_empty();
-        let machine = Self { told, has_rules };
+        let machine = Self {
+            told,
+            has_rules,
+            quiet: Quiet::default(),
+        };
         Ok(Opened {
             hardware,
             received,
@@ -98,7 +104,8 @@ impl Machine {
     fn tell(&self, told: Told) {
         // Never blocks inference.
         if let Err(TrySendError::Full(_)) = self.told.try_send(told) {
-            tracing::warn!("the hardware is too slow: a result did not reach the rules");
+            let problem = "the hardware is too slow: a result did not reach the rules";
+            self.quiet.warn("hardware", problem);
         }
     }
 

@@ -92,8 +92,10 @@ impl Daemon {
     pub fn stop(self, limit: Duration) -> Stopped {
         let begun = Instant::now();
         let part = || (limit / 4).min(limit.saturating_sub(begun.elapsed()));
-        drop((self.folders, self.http));
+        drop(self.folders);
         self.slots.drain(part());
+        // Requests under way have their answers now.
+        drop(self.http);
         // A step that cannot be interrupted, such as loading an engine or an inference, may last longer than anybody
         // waits: whoever drops the last reference to the slots waits for their threads.
         let (slots, ticker, overview) = (self.slots, self.ticker, self.overview);

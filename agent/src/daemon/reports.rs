@@ -68,6 +68,12 @@ impl Reports {
             .generation
     }
 
+    /// Publishes the state even if it is the last one: the broker, or the operator, may not have it any more.
+    pub(super) fn again(&self) {
+        self.change(|state| state.last = None);
+        self.publish();
+    }
+
     /// Publishes the state if it has changed.
     pub(super) fn publish(&self) {
         let Some(slots) = self.0.slots.get() else {

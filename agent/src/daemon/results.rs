@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::mail::Mail;
+use super::quiet::Quiet;
 use crate::clock::since_boot;
 use crate::link::{WallClock, is_set};
 use crate::protocol::{DeviceId, ResultMessage, SlotName, Topic};
@@ -26,6 +27,7 @@ struct Shared {
     instance: String,
     count: Arc<AtomicU64>,
     wall: Arc<dyn WallClock>,
+    quiet: Quiet,
 }
 
 impl fmt::Debug for Results {
@@ -61,6 +63,7 @@ impl Results {
                 instance: instance.to_owned(),
                 count,
                 wall,
+                quiet: Quiet::default(),
             }),
         }
     }
@@ -96,7 +99,8 @@ impl Results {
             "answered"
         );
         if let Err(error) = &kept {
-            tracing::error!(slot = %shared.slot, id = message.id, "a result is lost: {error}");
+            let problem = format!("slot {}: result {} is lost: {error}", shared.slot, message.id);
+            shared.quiet.warn("results", &problem);
         }
         (message, kept.is_ok())
     }

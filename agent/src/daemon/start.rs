@@ -190,6 +190,7 @@ impl Daemon {
                 wall,
                 interval: config.telemetry.interval(),
                 machine: parts.machine.clone(),
+                reports: reports.clone(),
             },
             asked,
             &pulses,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::machine::Machine;
 use super::mail::Mail;
 use super::overview::Observer;
+use super::reports::Reports;
 use super::results::wall_ms;
 use crate::clock::since_boot;
 use crate::link::{Alarm, WallClock};
@@ -46,6 +47,7 @@ pub(super) struct Source {
     pub(super) wall: Arc<dyn WallClock>,
     pub(super) interval: Duration,
     pub(super) machine: Machine,
+    pub(super) reports: Reports,
 }
 
 /// The thread that ticks; ends when dropped.
@@ -72,6 +74,7 @@ impl Ticker {
             source,
             before: BTreeMap::new(),
             alarms: Vec::new(),
+            connects: 0,
         };
         let thread = thread::Builder::new()
             .name("telemetry".into())
@@ -89,6 +92,8 @@ struct Worker {
     before: BTreeMap<SlotName, (u64, u64)>,
     /// Alarms that have been logged.
     alarms: Vec<Alarm>,
+    /// Connections made at the last look.
+    connects: u64,
 }
 
 impl Worker {
@@ -104,6 +109,11 @@ impl Worker {
                 tracing::error!("spool: {error}");
             }
             self.tell_alarms();
+            let connects = self.source.observer.link.get().counters.connects;
+            if connects != std::mem::replace(&mut self.connects, connects) {
+                // A broker may come back without what it kept.
+                self.source.reports.again();
+            }
             if asked.try_recv().is_ok() || Instant::now() >= due {
                 due = Instant::now() + self.source.interval;
                 for sample in self.samples() {

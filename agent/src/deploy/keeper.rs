@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::machine::{Effect, Event, next};
-use super::record::SlotRecord;
+use super::record::{Installed, SlotRecord};
 use crate::protocol::{Generation, ReportedSlot, SlotName, SlotSpec};
 use crate::pulse::{Pulse, Pulses};
 use crate::store::Store;
@@ -62,6 +62,17 @@ pub enum Verdict {
     Unhealthy(String),
 }
 
+/// Why a model that has answered before does not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unloadable {
+    /// The machine lacks something that may come back: memory, the library, the GPU.
+    #[error("{0}")]
+    Now(String),
+    /// The bundle is damaged or gone, or the library refuses it.
+    #[error("{0}")]
+    Ever(String),
+}
+
 /// The serving side of a slot. Loading and testing may take long: who does it has a pulse of its own.
 pub trait Stage: Send {
     /// Loads a bundle beside the model that answers, or instead of it if both do not fit.
@@ -82,8 +93,8 @@ pub trait Stage: Send {
     /// Loads a model that has answered before, and lets it answer.
     ///
     /// # Errors
-    /// When it cannot be loaded.
-    fn restore(&mut self, bundle: &Path) -> Result<(), String>;
+    /// When it cannot be loaded, now or ever; nothing answers then.
+    fn restore(&mut self, bundle: &Path) -> Result<(), Unloadable>;
 
     /// Gives up what was staged.
     fn discard(&mut self);
@@ -103,6 +114,9 @@ const STEP: Duration = Duration::from_secs(30);
 
 /// How often a watched model is judged.
 const JUDGED_EVERY: Duration = Duration::from_millis(100);
+
+/// How long to wait before a model that could not be loaded for want of something is tried again.
+const LOAD_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long to wait before a record that could not be written is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
@@ -125,6 +139,8 @@ pub struct KeeperHandle {
     report: Arc<Mutex<Report>>,
     stopping: Arc<AtomicBool>,
     settled: Arc<AtomicBool>,
+    /// The operator waits for an event that a download in progress holds up.
+    interrupted: Arc<AtomicBool>,
 }
 
 impl KeeperHandle {
@@ -132,6 +148,9 @@ impl KeeperHandle {
     pub fn send(&self, event: Event) {
         if let Event::Desired { generation, .. } = &event {
             self.newest.fetch_max(generation.0, Ordering::Relaxed);
+        }
+        if event == Event::RollbackAsked {
+            self.interrupted.store(true, Ordering::Relaxed);
         }
         // The only receiver ends when the daemon does.
         let _ = self.events.send(event);
@@ -181,6 +200,7 @@ impl Keeper {
             })),
             stopping: Arc::default(),
             settled: Arc::default(),
+            interrupted: Arc::default(),
         };
         let worker = Worker {
             pulse: pulses.join(format!("keeper of slot {name}")),
@@ -191,6 +211,7 @@ impl Keeper {
             stage,
             reported,
             handle: handle.clone(),
+            missing: None,
         };
         let thread = thread::Builder::new()
             .name(format!("keeper-{name}"))
@@ -228,6 +249,8 @@ struct Worker {
     stage: Box<dyn Stage>,
     reported: Box<dyn Fn() + Send>,
     handle: KeeperHandle,
+    /// The active model that could not be loaded, and when that is tried again.
+    missing: Option<(Installed, Instant)>,
 }
 
 impl Worker {
@@ -241,13 +264,56 @@ impl Worker {
             self.pulse.beat(STEP);
             match received.recv_timeout(JUDGED_EVERY) {
                 Ok(event) => self.handle(event),
-                Err(RecvTimeoutError::Timeout) if self.record.watching => match self.stage.verdict() {
-                    Verdict::Open => {}
-                    Verdict::Healthy => self.handle(Event::WatchPassed),
-                    Verdict::Unhealthy(reason) => self.handle(Event::WatchFailed(reason)),
-                },
+                Err(RecvTimeoutError::Timeout) if self.is_due() => self.load_again(),
+                Err(RecvTimeoutError::Timeout) if self.record.watching && self.missing.is_none() => {
+                    match self.stage.verdict() {
+                        Verdict::Open => {}
+                        Verdict::Healthy => self.handle(Event::WatchPassed),
+                        Verdict::Unhealthy(reason) => self.handle(Event::WatchFailed(reason)),
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.missing.as_ref().is_some_and(|(_, at)| Instant::now() >= *at)
+    }
+
+    fn load_again(&mut self) {
+        if let Some((model, _)) = self.missing.take()
+            && let Some(event) = self.restore(model)
+        {
+            self.handle(event);
+        }
+    }
+
+    /// Lets the active model answer again. For want of memory or a library it is not given up, but tried again.
+    fn restore(&mut self, model: Installed) -> Option<Event> {
+        self.pulse.rest();
+        self.missing = None;
+        match self.stage.restore(&self.bundles.path(&model.sha256)) {
+            Ok(()) => {
+                self.settle();
+                self.report();
+                None
+            }
+            Err(Unloadable::Ever(reason)) => {
+                tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
+                Some(Event::ActiveUnusable(reason))
+            }
+            Err(Unloadable::Now(reason)) => {
+                tracing::error!(slot = %self.name, "the active model is not loaded, which is tried again: {reason}");
+                let slot = ReportedSlot {
+                    reason: Some(format!("the active model is not loaded yet: {reason}")),
+                    ..self.record.reported()
+                };
+                tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
+                self.missing = Some((model, Instant::now() + LOAD_AGAIN));
+                self.settle();
+                None
             }
         }
     }
@@ -264,6 +330,9 @@ impl Worker {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             self.pulse.beat(STEP);
+            if event == Event::RollbackAsked {
+                self.handle.interrupted.store(false, Ordering::Relaxed);
+            }
             let (record, effects) = next(&self.record, event);
             if record != self.record {
                 if !self.write(&record) {
@@ -317,6 +386,7 @@ impl Worker {
                 failed(self.stage.self_test(), Event::SelfTested)
             }
             Effect::Switch => {
+                self.missing = None;
                 self.stage.switch();
                 Some(Event::Switched)
             }
@@ -324,20 +394,7 @@ impl Worker {
                 self.stage.begin_watch();
                 None
             }
-            Effect::Restore(model) => {
-                self.pulse.rest();
-                let restored = self.stage.restore(&self.bundles.path(&model.sha256));
-                match restored {
-                    Ok(()) => {
-                        self.settle();
-                        None
-                    }
-                    Err(reason) => {
-                        tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
-                        Some(Event::ActiveUnusable(reason))
-                    }
-                }
-            }
+            Effect::Restore(model) => self.restore(model),
             Effect::Discard => {
                 // The model that gave way is loaded again.
                 self.pulse.rest();
@@ -345,6 +402,7 @@ impl Worker {
                 None
             }
             Effect::Empty => {
+                self.missing = None;
                 self.stage.empty();
                 Some(Event::Emptied)
             }
@@ -360,6 +418,10 @@ impl Worker {
     }
 
     fn report(&self) {
+        // What is missing has been told with its reason.
+        if self.missing.is_some() {
+            return;
+        }
         let slot = self.record.reported();
         tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
     }
@@ -370,18 +432,24 @@ impl Worker {
         let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
         // A download may last; the model that answers is judged all the same.
         let watched = self.record.watching.then(|| RefCell::new(&mut self.stage));
-        let (unhealthy, judged) = (RefCell::new(None), Cell::new(Instant::now()));
+        let (judgement, judged) = (RefCell::new(None), Cell::new(Instant::now()));
         let superseded = || {
             pulse.beat(FETCH_SPEAKS);
             if let Some(stage) = &watched
                 && judged.get().elapsed() >= JUDGED_EVERY
             {
                 judged.set(Instant::now());
-                if let Verdict::Unhealthy(reason) = stage.borrow_mut().verdict() {
-                    unhealthy.replace(Some(reason));
+                match stage.borrow_mut().verdict() {
+                    Verdict::Open => {}
+                    Verdict::Healthy => drop(judgement.replace(Some(Event::WatchPassed))),
+                    Verdict::Unhealthy(reason) => {
+                        judgement.replace(Some(Event::WatchFailed(reason)));
+                    }
                 }
             }
-            handle.newest.load(Ordering::Relaxed) > own.0 || unhealthy.borrow().is_some()
+            handle.newest.load(Ordering::Relaxed) > own.0
+                || handle.interrupted.load(Ordering::Relaxed)
+                || judgement.borrow().is_some()
         };
         let waits_for = |what: &str| {
             let reason = (!what.is_empty()).then(|| what.to_owned());
@@ -398,7 +466,7 @@ impl Worker {
         match self.bundles.fetch(spec, &fetching) {
             Ok(()) => Some(Event::Fetched),
             Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
-            Err(FetchError::Superseded) => unhealthy.take().map(Event::WatchFailed),
+            Err(FetchError::Superseded) => judgement.take(),
         }
     }
 }

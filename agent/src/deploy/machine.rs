@@ -87,7 +87,7 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
         Event::WatchPassed if record.watching => {
             record.watching = false;
             record.starts = 0;
-            vec![Effect::Report, Effect::Collect]
+            go_on(&record, vec![Effect::Report, Effect::Collect])
         }
         Event::Failed(reason) if is_under_way(record.phase) => {
             record.phase = Phase::Failed;
@@ -96,7 +96,10 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
         }
         Event::WatchFailed(reason) if record.watching => watch_failed(&mut record, reason),
         Event::ActiveUnusable(reason) => active_unusable(&mut record, reason),
-        Event::RollbackAsked => rolled_back(&mut record, "asked for by the operator".into()),
+        Event::RollbackAsked => {
+            let effects = rolled_back(&mut record, "asked for by the operator".into());
+            go_on(&record, effects)
+        }
         Event::Emptied if record.desired.is_none() => {
             record.phase = Phase::Absent;
             record.active = None;
@@ -198,9 +201,17 @@ fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpe
             vec![Effect::Report]
         };
     }
+    // Another slot was changed: a model that had to be given up does not come back with that.
+    if record.phase == Phase::Failed
+        && record.given_up.as_ref() == Some(&spec.sha256)
+        && record.desired.as_ref() == Some(&spec)
+    {
+        return vec![Effect::Report];
+    }
     record.desired = Some(spec.clone());
     record.phase = Phase::Downloading;
     record.reason = None;
+    record.given_up = None;
     vec![Effect::Discard, Effect::Report, Effect::Fetch(spec)]
 }
 
@@ -221,9 +232,14 @@ fn switched(record: &mut SlotRecord) -> Vec<Effect> {
     vec![Effect::Report, Effect::Watch]
 }
 
-/// A newer generation may be on its way meanwhile, perhaps for as long as its server is away: it goes on afterwards.
 fn watch_failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    let mut effects = rolled_back(record, reason);
+    let effects = rolled_back(record, reason);
+    go_on(record, effects)
+}
+
+/// The effects, and the download that they interrupted: a newer generation may be on its way, perhaps for as long as its
+/// server is away.
+fn go_on(record: &SlotRecord, mut effects: Vec<Effect>) -> Vec<Effect> {
     if let (Some(spec), Phase::Downloading) = (&record.desired, record.phase) {
         effects.push(Effect::Fetch(spec.clone()));
     }
@@ -244,6 +260,7 @@ fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     let previous = record.previous.take();
     if record.phase == Phase::Active {
         record.phase = Phase::Failed;
+        record.given_up = record.active.as_ref().map(|active| active.sha256.clone());
         record.reason = Some(match previous {
             Some(_) => reason,
             None => format!("{reason}; there is no previous model to return to"),
@@ -464,6 +481,43 @@ mod tests {
         record = next(&record, Event::Started).0;
         assert_eq!(record.active, Some(Installed::of(&spec("1"))));
         assert!(record.reason.unwrap().contains("3 times"));
+    }
+
+    #[test]
+    fn a_model_that_was_given_up_stays_so_until_it_is_asked_for_anew() {
+        let mut record = active(&SlotRecord::default(), 1, "1");
+        record = active(&record, 2, "2");
+        record = next(&record, Event::RollbackAsked).0;
+        assert_eq!(record.phase, Phase::Failed);
+        // The same specification again, because another slot was changed.
+        let (same, effects) = next(&record, wanted(3, "2"));
+        assert_eq!((same.phase, same.generation), (Phase::Failed, Generation(3)));
+        assert_eq!(effects, [Effect::Report]);
+        // Asked for anew, from somewhere else.
+        let mut again = spec("2");
+        again.sources.push(ModelSource::Blob("other".parse().unwrap()));
+        let event = Event::Desired {
+            generation: Generation(4),
+            spec: Some(again),
+        };
+        assert_eq!(next(&same, event).0.phase, Phase::Downloading);
+    }
+
+    #[test]
+    fn what_interrupts_a_download_is_followed_by_it() {
+        let first = active(&active(&SlotRecord::default(), 1, "1"), 2, "2");
+        let mut watched = first.clone();
+        watched.watching = true;
+        let downloading = next(&watched, wanted(3, "3")).0;
+        for event in [
+            Event::WatchPassed,
+            Event::WatchFailed("bad".into()),
+            Event::RollbackAsked,
+        ] {
+            let (record, effects) = next(&downloading, event.clone());
+            assert_eq!(record.phase, Phase::Downloading, "{event:?}");
+            assert_eq!(effects.last(), Some(&Effect::Fetch(spec("3"))), "{event:?}");
+        }
     }
 
     #[test]

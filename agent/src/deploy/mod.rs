@@ -8,6 +8,8 @@ mod keeper;
 pub mod machine;
 mod record;
 
-pub use keeper::{Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Report, Stage, Verdict};
+pub use keeper::{
+    Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Report, Stage, Unloadable, Verdict,
+};
 pub use machine::{Effect, Event, next};
 pub use record::{Installed, SlotRecord};

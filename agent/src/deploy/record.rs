@@ -47,6 +47,9 @@ pub struct SlotRecord {
     pub starts: u32,
     /// Why the phase is `failed`.
     pub reason: Option<String>,
+    /// Digest of the model that had to be given up after it had answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
 }
 
 impl SlotRecord {

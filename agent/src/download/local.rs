@@ -1,6 +1,6 @@
 //! From a file of this machine, such as a USB stick.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,14 +21,17 @@ pub(super) fn copy(path: &str, job: &Job<'_>, partial: &mut Partial<'_>) -> Atte
         return Attempt::Never(format!("file:{path}: write the whole path, from /"));
     }
     let never = |problem: String| Attempt::Never(format!("{path}: {problem}"));
+    // Before it is opened: opening a pipe waits for a writer.
+    match fs::metadata(path) {
+        Ok(data) if data.is_file() => {}
+        Ok(_) => return never("not a file".into()),
+        Err(error) => return never(error.to_string()),
+    }
     let opened = File::open(Path::new(path)).and_then(|file| Ok((file.metadata()?, file)));
     let (data, file) = match opened {
         Ok(opened) => opened,
         Err(error) => return never(error.to_string()),
     };
-    if !data.is_file() {
-        return never("not a file".into());
-    }
     if data.len() != partial.size().0 {
         return never(format!(
             "it has {} bytes, announced were {}",

@@ -4,7 +4,7 @@
 //! only when its result waits for the broker on disk, so a power cut costs a repetition and no file. What the model
 //! cannot read goes to `failed/`. While there is no model, or the queue is full, files wait where they are.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io;
@@ -26,6 +26,8 @@ use crate::serve::ServeError;
 
 /// Files under way at a time, at most.
 const WINDOW: usize = 16;
+/// Times that a model may fail on a file before the file is given up.
+const MODEL_TRIES: u32 = 5;
 /// A file larger than this is no input.
 const LARGEST: u64 = 256 << 20;
 /// How long a wait for events may last; the thread ends no later after it was asked to.
@@ -98,6 +100,9 @@ impl FolderWatch {
             slots,
             stop: Arc::clone(&stop),
             complete: VecDeque::new(),
+            queued: HashSet::new(),
+            model_failures: BTreeMap::new(),
+            unnamed: false,
             under_way: BTreeMap::new(),
             given_up: BTreeMap::new(),
             done,
@@ -127,9 +132,14 @@ struct Worker {
     slot: SlotName,
     slots: Arc<Slots>,
     stop: Arc<AtomicBool>,
-    /// Names of files that are complete.
+    /// Names of files that are complete, and the same to look them up.
     complete: VecDeque<String>,
+    queued: HashSet<String>,
     under_way: BTreeMap<String, Identity>,
+    /// How often the model failed on a file.
+    model_failures: BTreeMap<String, u32>,
+    /// Whether a name that is not UTF-8 was told of.
+    unnamed: bool,
     /// Files that could be neither removed nor moved.
     given_up: BTreeMap<String, Identity>,
     done: Sender<Done>,
@@ -145,6 +155,7 @@ enum Outcome {
     Published,
     Later(String),
     Unreadable(String),
+    ModelFailed(String),
 }
 
 impl Worker {
@@ -221,10 +232,19 @@ impl Worker {
     }
 
     fn note(&mut self, name: Option<&OsStr>) {
-        let Some(name) = name.and_then(OsStr::to_str) else {
+        let Some(name) = name else {
             return;
         };
-        if !name.starts_with('.') && !self.complete.iter().any(|known| known == name) {
+        let Some(name) = name.to_str() else {
+            if !std::mem::replace(&mut self.unnamed, true) {
+                tracing::warn!(
+                    "{}: {name:?} is not UTF-8; such files are left alone",
+                    self.folder.display()
+                );
+            }
+            return;
+        };
+        if !name.starts_with('.') && self.queued.insert(name.to_owned()) {
             self.complete.push_back(name.to_owned());
         }
     }
@@ -244,7 +264,7 @@ impl Worker {
                 .and_then(|modified| SystemTime::now().duration_since(modified).ok())
                 .is_none_or(|since| since >= QUIET);
             let name = entry.file_name();
-            let known = name.to_str().is_none_or(|name| {
+            let known = name.to_str().is_some_and(|name| {
                 self.under_way.contains_key(name) || self.given_up.get(name) == Some(&identity(&data))
             });
             if data.is_file() && quiet && !known {
@@ -262,14 +282,15 @@ impl Worker {
         let Some(slot) = self.slots.get(&self.slot) else {
             return;
         };
-        // Without a model every input would come straight back.
-        if slot.server.model().is_none() {
+        // Without a model, or paused, every input would come straight back.
+        if slot.server.is_closed() {
             return;
         }
         while self.under_way.len() < WINDOW.min(slot.settings.queue as usize) {
             let Some(name) = self.complete.pop_front() else {
                 return;
             };
+            self.queued.remove(&name);
             if self.under_way.contains_key(&name) {
                 continue;
             }
@@ -302,9 +323,8 @@ impl Worker {
                         let outcome = match result {
                             Ok((_, true)) => Outcome::Published,
                             Ok((_, false)) => Outcome::Later("its result could not be kept".into()),
-                            Err(error @ (ServeError::Input(_) | ServeError::Model(_))) => {
-                                Outcome::Unreadable(error.to_string())
-                            }
+                            Err(ServeError::Input(problem)) => Outcome::Unreadable(problem),
+                            Err(ServeError::Model(problem)) => Outcome::ModelFailed(problem),
                             Err(error) => Outcome::Later(error.to_string()),
                         };
                         tell(name, outcome);
@@ -322,7 +342,23 @@ impl Worker {
             // Another file has this name now; it has its own event.
             return;
         }
-        let result = match &done.outcome {
+        let outcome = match done.outcome {
+            // The model may be to blame, and soon another one.
+            Outcome::ModelFailed(problem) => {
+                let failures = self.model_failures.entry(done.name.clone()).or_default();
+                *failures += 1;
+                if *failures < MODEL_TRIES {
+                    Outcome::Later(problem)
+                } else {
+                    Outcome::Unreadable(problem)
+                }
+            }
+            outcome => outcome,
+        };
+        if !matches!(outcome, Outcome::Later(_)) {
+            self.model_failures.remove(&done.name);
+        }
+        let result = match &outcome {
             Outcome::Later(why) => {
                 // Found again by looking through the folder.
                 tracing::debug!("{}: {why}", path.display());
@@ -330,7 +366,7 @@ impl Worker {
             }
             Outcome::Published if self.keep => self.move_to("done", &done.name),
             Outcome::Published => fs::remove_file(&path),
-            Outcome::Unreadable(problem) => {
+            Outcome::Unreadable(problem) | Outcome::ModelFailed(problem) => {
                 tracing::warn!("{}: {problem}; moved to failed/", path.display());
                 self.move_to("failed", &done.name)
             }
@@ -344,6 +380,13 @@ impl Worker {
     fn move_to(&self, inside: &str, name: &str) -> io::Result<()> {
         let folder = self.folder.join(inside);
         fs::create_dir_all(&folder)?;
-        fs::rename(self.folder.join(name), folder.join(name))
+        // Producers use names again; what is kept is not overwritten.
+        let mut target = folder.join(name);
+        let mut number = 1;
+        while target.exists() {
+            target = folder.join(format!("{name}.{number}"));
+            number += 1;
+        }
+        fs::rename(self.folder.join(name), target)
     }
 }

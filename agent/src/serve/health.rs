@@ -79,6 +79,9 @@ impl Health {
     }
 }
 
+/// Answers from which on the speed of a model is judged when its watch ends.
+const ENOUGH: u64 = 5;
+
 /// When a new model is trusted, and when it is not.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchCriteria {
@@ -136,8 +139,9 @@ pub(super) fn judge(
     if answered < criteria.answers && !over {
         return Verdict::Open;
     }
+    // A few answers are enough to tell ten times as slow.
     if let Some(slowdown) = criteria.slowdown
-        && answered >= criteria.answers
+        && answered >= criteria.answers.min(ENOUGH)
     {
         let own = now.latency_of_last(answered).p50_ms;
         let before = watch.before.latency().p50_ms;

@@ -1,6 +1,7 @@
 //! The queue of a slot and the workers behind it.
 
 use std::collections::VecDeque;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -262,6 +263,12 @@ impl Server {
         self.shared.changed.notify_all();
     }
 
+    /// Whether inputs would be refused now, whatever they are.
+    pub fn is_closed(&self) -> bool {
+        let state = lock(&self.shared.state);
+        state.paused || state.model.is_none()
+    }
+
     /// Allows at most so many inferences per second from now on; `None` = as many as it can.
     pub fn limit(&self, rate: Option<f64>) {
         let spacing = rate.map_or(Duration::ZERO, |rate| {
@@ -392,7 +399,7 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     let _span = tracing::debug_span!("inference", slot = shared.name, inputs = jobs.len(), ?waited).entered();
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
-        match held.model.read_input(&job.name, &job.bytes) {
+        match guarded("reading", || held.model.read_input(&job.name, &job.bytes)) {
             Ok(input) => readable.push((job, input)),
             Err(problem) => fail(shared, job, ServeError::Input(problem)),
         }
@@ -444,7 +451,7 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], g
         tensors: outputs,
         geometry,
     };
-    let prediction = match predict(&named, &model.manifest.postprocessing) {
+    let prediction = match guarded("interpreting", || predict(&named, &model.manifest.postprocessing)) {
         Ok(prediction) => prediction,
         Err(problem) => return fail(shared, job, ServeError::Model(problem)),
     };
@@ -460,6 +467,17 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], g
         latency_ms,
         non_finite,
     }));
+}
+
+/// Runs code that interprets what others sent. A panic in it is an error in that code, and this input's end, not the
+/// worker's.
+fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    // Nothing that `work` borrows is changed by it.
+    panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(format!(
+            "{what} it failed unexpectedly; the log says where: please report this"
+        ))
+    })
 }
 
 fn fail(shared: &Shared, job: Job, problem: ServeError) {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgeopt_runtime::memory::Budget;
-use edgeopt_runtime::{Backend, OnStep};
+use edgeopt_runtime::{Backend, OnStep, RuntimeError};
 
 use super::health::{Watch, WatchCriteria, judge};
 use super::model::{LoadError, LoadedModel, compile_options};
 use super::server::Server;
-use crate::deploy::{Stage, Verdict};
+use crate::deploy::{Stage, Unloadable, Verdict};
 use crate::pulse::Pulse;
 
 /// How long loading a model may take: an engine may be built meanwhile, by a library that says nothing of its progress.
@@ -133,22 +133,33 @@ impl Stage for SlotStage {
         }
     }
 
-    fn restore(&mut self, bundle: &Path) -> Result<(), String> {
+    fn restore(&mut self, bundle: &Path) -> Result<(), Unloadable> {
         let loaded = match self.load(bundle) {
-            Ok(loaded) => loaded,
             Err(LoadError::Budget(_)) => {
                 self.server.release();
-                self.load(bundle).map_err(|error| {
-                    self.server.empty();
-                    error.to_string()
-                })?
+                self.load(bundle)
             }
-            Err(error) => return Err(error.to_string()),
+            loaded => loaded,
         };
-        self.server.switch(Arc::new(loaded));
-        self.active = Some(bundle.into());
-        self.watch = None;
-        Ok(())
+        match loaded {
+            Ok(loaded) => {
+                self.server.switch(Arc::new(loaded));
+                self.active = Some(bundle.into());
+                self.watch = None;
+                Ok(())
+            }
+            Err(error) => {
+                // Whatever still answers is what should not any more.
+                self.server.empty();
+                self.active = None;
+                Err(match &error {
+                    LoadError::Budget(_) | LoadError::Runtime(RuntimeError::LibraryNotFound { .. }) => {
+                        Unloadable::Now(error.to_string())
+                    }
+                    _ => Unloadable::Ever(error.to_string()),
+                })
+            }
+        }
     }
 
     fn discard(&mut self) {

@@ -242,7 +242,7 @@ fn slots_the_device_lacks_are_reported_and_old_or_repeated_generations_change_no
     observer.report(|generation, slot| {
         generation == 7 && slot.active_version.as_deref() == Some("2") && !slot.watched
     });
-    let reports = observer.reports().len();
+    let reports = observer.reports();
     for (generation, spec) in [(7, &two), (7, &three), (6, &three), (1, &one), (0, &one)] {
         desire(&mut desk, generation, Some(spec.spec.clone()));
     }
@@ -253,7 +253,12 @@ fn slots_the_device_lacks_are_reported_and_old_or_repeated_generations_change_no
     desk.settle().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(unit.record(), settled);
-    assert_eq!(observer.reports().len(), reports);
+    // Said again to whoever sent an older generation, but not changed.
+    let said = observer.reports().split_off(reports.len());
+    assert!(
+        said.iter().all(|report| Some(report) == reports.last()),
+        "{said:?}"
+    );
     assert_eq!(unit.http().predict(14.0).unwrap().number(), 42.0);
 
     // Replayed at each start, because it is retained.

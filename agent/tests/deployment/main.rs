@@ -26,9 +26,9 @@ use edgeopt_agent::serve::{
 use edgeopt_agent::store::{Acceptance, Store};
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::Limits;
-use edgeopt_runtime::CompileOptions;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::memory::Budget;
+use edgeopt_runtime::{CompileOptions, MemoryUse};
 
 pub(crate) fn options(queue: usize) -> ServerOptions {
     ServerOptions {
@@ -222,6 +222,39 @@ fn a_restart_finds_the_model_that_answered() {
         }
         assert_eq!(first(&ask(&server, [4.0; 4]).unwrap()), 8.0);
     }
+}
+
+#[test]
+fn a_model_for_which_there_is_no_memory_at_a_start_is_not_given_up() {
+    let root = tempfile::tempdir().unwrap();
+    let made = make(root.path(), "1", Computes::Times(2.0), Some(2.0));
+    {
+        let server = server(8);
+        let keeper = keeper(root.path(), &server, None);
+        desire(&keeper, 1, &made);
+        wait_for(&keeper, |slot| slot.phase == Phase::Active);
+    }
+    let before = record(root.path());
+    let budget = Budget::new(Bytes::mib(40));
+    let others = MemoryUse {
+        weights: Bytes::mib(30),
+        ..MemoryUse::default()
+    };
+    let taken = budget.reserve("somebody else", others).unwrap();
+    let server = server(8);
+    let keeper = keeper(root.path(), &server, Some(budget));
+    let slot = wait_for(&keeper, |slot| slot.reason.is_some());
+    assert_eq!(
+        (slot.phase, slot.active_version.as_deref()),
+        (Phase::Active, Some("1"))
+    );
+    assert!(slot.reason.unwrap().contains("not loaded yet"));
+    assert!(keeper.handle().settled());
+    assert!(ask(&server, [1.0; 4]).is_err());
+    assert_eq!(record(root.path()).active, before.active);
+    drop(taken);
+    wait_for(&keeper, |slot| slot.reason.is_none());
+    assert_eq!(first(&ask(&server, [4.0; 4]).unwrap()), 8.0);
 }
 
 #[test]

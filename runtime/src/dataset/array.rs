@@ -58,12 +58,27 @@ fn declared(path: &Path, header: &NpyHeader) -> Result<Declared, DatasetError> {
     Ok(Declared { dtype, dims })
 }
 
-/// Reads a whole array.
-pub(super) fn read_npy(path: &Path, mut reader: impl Read) -> Result<Tensor, DatasetError> {
+/// The most that one array from outside may take.
+const LARGEST: u64 = 256 << 20;
+
+/// Reads a whole array of at most `limit` bytes. However much a compressed one would give, no more than its header says
+/// is read.
+pub(super) fn read_npy(path: &Path, mut reader: impl Read, limit: u64) -> Result<Tensor, DatasetError> {
     let header = NpyHeader::from_reader(&mut reader).map_err(|error| DatasetError::array(path, error))?;
     let Declared { dtype, dims } = declared(path, &header)?;
+    let size = dims
+        .iter()
+        .try_fold(1usize, |product, length| product.checked_mul(*length))
+        .and_then(|elements| dtype.size_of(elements))
+        .map(|size| size as u64)
+        .filter(|size| *size <= limit);
+    let Some(size) = size else {
+        let problem = format!("its shape {dims:?} takes more than {limit} bytes");
+        return Err(DatasetError::array(path, problem));
+    };
     let mut bytes = Vec::new();
     reader
+        .take(size + 1)
         .read_to_end(&mut bytes)
         .map_err(|source| DatasetError::io(path, source))?;
     Tensor::from_bytes(dtype, &dims, &bytes).map_err(|error| DatasetError::array(path, error))
@@ -113,7 +128,7 @@ pub(super) fn read_row(path: &Path, spec: &TensorSpec, place: usize) -> Result<T
 /// Reads the arrays named after the inputs.
 pub(super) fn read_npz(path: &Path, inputs: &[TensorSpec]) -> Result<Vec<Tensor>, DatasetError> {
     let file = File::open(path).map_err(|source| DatasetError::io(path, source))?;
-    npz_from(path, std::io::BufReader::new(file), inputs)
+    npz_from(path, std::io::BufReader::new(file), inputs, u64::MAX)
 }
 
 /// One sample from the bytes of an `.npy` (models with one input) or `.npz`; `name` is for messages. A sample without
@@ -124,9 +139,9 @@ pub(super) fn read_npz(path: &Path, inputs: &[TensorSpec]) -> Result<Vec<Tensor>
 pub fn decode_arrays(name: &str, bytes: &[u8], inputs: &[TensorSpec]) -> Result<Vec<Tensor>, DatasetError> {
     let path = Path::new(name);
     let arrays = if bytes.starts_with(b"PK") {
-        npz_from(path, std::io::Cursor::new(bytes), inputs)?
+        npz_from(path, std::io::Cursor::new(bytes), inputs, LARGEST)?
     } else if inputs.len() == 1 {
-        vec![read_npy(path, bytes)?]
+        vec![read_npy(path, bytes, LARGEST)?]
     } else {
         return Err(DatasetError::array(
             path,
@@ -147,6 +162,7 @@ fn npz_from(
     path: &Path,
     reader: impl Read + Seek,
     inputs: &[TensorSpec],
+    limit: u64,
 ) -> Result<Vec<Tensor>, DatasetError> {
     let mut archive = ZipArchive::new(reader).map_err(|error| DatasetError::array(path, error))?;
     let mut arrays = Vec::with_capacity(inputs.len());
@@ -164,7 +180,7 @@ fn npz_from(
         let member = archive
             .by_name(&format!("{}.npy", spec.name))
             .map_err(|error| DatasetError::array(path, error))?;
-        arrays.push(read_npy(path, member)?);
+        arrays.push(read_npy(path, member, limit)?);
     }
     Ok(arrays)
 }

@@ -179,7 +179,7 @@ impl Dataset {
             Some("npy") => {
                 let spec = single(&self.inputs, path)?;
                 let file = File::open(path).map_err(|source| DatasetError::io(path, source))?;
-                let array = array::with_batch(path, spec, array::read_npy(path, file)?)?;
+                let array = array::with_batch(path, spec, array::read_npy(path, file, u64::MAX)?)?;
                 Ok((vec![array], None))
             }
             Some("npz") => {
