@@ -484,3 +484,15 @@ fn fail(shared: &Shared, job: Job, problem: ServeError) {
     lock(&shared.health).failed += 1;
     (job.reply)(Err(problem));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_the_input_s_error() {
+        assert_eq!(guarded("reading", || Ok(1)), Ok(1));
+        let error = guarded::<()>("reading", || panic!("for the test")).unwrap_err();
+        assert!(error.starts_with("reading it failed unexpectedly"), "{error}");
+    }
+}

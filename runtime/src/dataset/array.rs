@@ -298,3 +298,58 @@ pub fn write_npz(out: impl Write + Seek, tensors: &[(&str, &Tensor)]) -> std::io
     archive.finish()?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Write};
+
+    use edgeopt_models::{DataType, Dim};
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    fn npy(shape: &str, content: &[u8]) -> Vec<u8> {
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+        let header = format!("{header:117}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(content);
+        bytes
+    }
+
+    fn input() -> TensorSpec {
+        TensorSpec {
+            name: "x".into(),
+            dtype: DataType::Float32,
+            shape: [Dim::Known(1), Dim::Known(4)].into_iter().collect(),
+            ranked: true,
+        }
+    }
+
+    #[test]
+    fn arrays_from_outside_take_no_more_than_they_say_and_may() {
+        let specs = [input()];
+        let error = decode_arrays("huge", &npy("1, 1099511627776", b""), &specs).unwrap_err();
+        assert!(
+            error.to_string().contains("takes more than 268435456 bytes"),
+            "{error}"
+        );
+        let error = decode_arrays(
+            "overflow",
+            &npy("4294967296, 4294967296, 4294967296", b""),
+            &specs,
+        );
+        assert!(error.is_err());
+        // A compressed member that gives far more than its header says.
+        let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+        archive.start_file("x.npy", SimpleFileOptions::default()).unwrap();
+        archive.write_all(&npy("1, 4", &vec![0; 64 << 20])).unwrap();
+        let bytes = archive.finish().unwrap().into_inner();
+        assert!(bytes.len() < 1 << 20, "compressed");
+        let error = decode_arrays("bomb", &bytes, &specs).unwrap_err();
+        assert!(error.to_string().contains("bomb"), "{error}");
+        assert!(decode_arrays("good", &npy("1, 4", &[0; 16]), &specs).is_ok());
+    }
+}
