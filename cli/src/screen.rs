@@ -98,6 +98,7 @@ impl Screen {
 
     /// Prints something to look at, without stopping.
     pub(crate) fn warning(&self, message: &str) {
+        let message = printable(message);
         let _ = writeln!(anstream::stderr().lock(), "{WARN}warning{WARN:#}: {message}");
     }
 
@@ -116,19 +117,37 @@ impl Screen {
     }
 }
 
-/// Text from a hostile file must not control the terminal.
-fn printable(text: &str) -> String {
+/// Text from a file or a device, which must not control the terminal, nor turn the direction of what stands around it.
+pub(crate) fn printable(text: &str) -> String {
+    text.split('\n')
+        .map(printable_line)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The same for a place within a line, which it must not end.
+pub(crate) fn printable_line(text: &str) -> String {
+    let turns = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
-        .map(|c| {
-            if c.is_control() && c != '\n' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
+        .map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c })
         .collect()
 }
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{printable, printable_line};
+
+    #[test]
+    fn nothing_that_controls_a_terminal_is_left() {
+        let text = "é\u{1b}[2J\r\u{9b}m\u{7f}\u{202e}\nb\tc";
+        assert_eq!(
+            printable(text),
+            "é\u{fffd}[2J\u{fffd}\u{fffd}m\u{fffd}\u{fffd}\nb\u{fffd}c"
+        );
+        assert_eq!(printable_line(text), printable(text).replace('\n', "\u{fffd}"));
+    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use edgeopt_agent::broker::EmbeddedBroker;
 use edgeopt_agent::config::Config;
 use edgeopt_agent::daemon::Daemon;
+use edgeopt_agent::fleet::{Access, Operator};
 use edgeopt_agent::link::Environment;
 
 const ZOO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/zoo/mnist");
@@ -211,4 +212,64 @@ fn a_fleet_is_seen_changed_fed_and_asked() {
     // Stopped, they say so.
     let shown = succeeds(&broker, &["fleet", "status"]);
     assert_eq!(shown.matches("offline").count(), 2, "{shown}");
+}
+
+#[test]
+fn what_devices_say_and_what_the_broker_lost_is_met_with_caution() {
+    let broker = EmbeddedBroker::start("127.0.0.1:0".parse().unwrap()).unwrap();
+    let access = Access {
+        host: "127.0.0.1".into(),
+        port: Some(broker.address().port()),
+        ..Access::default()
+    };
+    let mut device = Operator::connect(&access).unwrap();
+    let mut say = |leaf: &str, message: serde_json::Value| {
+        let topic = format!("edgeopt/v1/lost/{leaf}");
+        device.publish(&topic, message.to_string(), true).unwrap();
+        device.settle().unwrap();
+    };
+    let slot = |version: &str| serde_json::json!({ "phase": "active", "active_version": version });
+    say(
+        "reported",
+        serde_json::json!({ "generation": 4, "slots": { "one": slot("1"), "two": slot("\u{1b}[2J") } }),
+    );
+    say(
+        "models/one/result",
+        serde_json::json!({
+            "id": "r", "stream": "s", "model": "m", "version": "1", "wall_ms": 1, "monotonic_us": 1, "latency_ms": 1.0,
+            "prediction": { "kind": "classes", "classes": [{ "index": 0, "label": "\u{1b}[2Jcat", "score": 1.0 }] },
+        }),
+    );
+
+    // With colours nothing but what a device says can be the escape that clears a screen.
+    let listen = ["fleet", "listen", "--count", "1", "--seconds", "20"];
+    for arguments in [listen.as_slice(), &["fleet", "status", "--quiet-for", "0.3"]] {
+        let shown = succeeds(&broker, &[&["--color", "always"], arguments].concat());
+        assert!(
+            shown.contains("\u{fffd}[2J") && !shown.contains("\u{1b}[2J"),
+            "{shown:?}"
+        );
+    }
+
+    let remove = [
+        "fleet",
+        "remove",
+        "--slot",
+        "one",
+        "--device",
+        "lost",
+        "--timeout",
+        "1",
+    ];
+    fails(&broker, &remove, "would empty two; --forget-other-slots");
+    let forgetting = [remove.as_slice(), &["--forget-other-slots"]].concat();
+    fails(&broker, &forgetting, "asked (generation 5)");
+
+    // A broker without TLS is not spoken to in the clear when encryption was asked for.
+    let encrypted = format!("mqtts://{}", broker.address());
+    fails(
+        &broker,
+        &["fleet", "status", "--broker", &encrypted],
+        "broker 127.0.0.1",
+    );
 }

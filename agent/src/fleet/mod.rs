@@ -5,6 +5,9 @@ mod command;
 mod operator;
 mod rollout;
 mod survey;
+#[cfg(test)]
+mod tests;
+mod way;
 
 pub use blob::BundleFile;
 pub use command::{CommandOutcome, command};

@@ -1,17 +1,19 @@
 //! Changing what many devices run: a few at a time, and no further when too many fail.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::survey::DeviceView;
-use super::{BundleFile, Operator, OperatorError, survey};
+use super::survey::{self, DeviceView};
+use super::way::{Verdict, Way, wish};
+use super::{BundleFile, Heard, Operator, OperatorError};
 use crate::protocol::{
-    BlobRequest, DesiredState, DeviceId, Generation, Phase, ReportedSlot, SlotName, SlotSpec, Topic,
-    TopicName,
+    BlobRequest, DesiredState, DeviceId, Generation, ReportedSlot, SlotName, SlotSpec, Topic, TopicName,
 };
 
 /// How long the broker's kept messages may pause before all are there.
 const QUIET: Duration = Duration::from_millis(500);
+/// How often devices are looked at that say nothing.
+const TICK: Duration = Duration::from_millis(200);
 
 /// What is to become of a slot.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +42,8 @@ pub struct Rollout<'a> {
     pub patience: Duration,
     /// Whether a device has it only when its new model has been watched, and not already when it answers.
     pub watched: bool,
+    /// Whether a device may be asked although that empties slots of which the broker has lost what they should hold.
+    pub forget_other_slots: bool,
 }
 
 /// Why a device does not have it.
@@ -51,6 +55,9 @@ pub enum Failure {
     Late(Option<ReportedSlot>),
     /// Somebody else changed what it should run meanwhile.
     Superseded(Generation),
+    /// The broker has lost what these slots should hold, and a desired state without them would empty them. The device
+    /// is not asked, unless [`Rollout::forget_other_slots`] allows it.
+    WouldEmpty(Vec<SlotName>),
 }
 
 /// What happens to one device.
@@ -75,14 +82,8 @@ pub struct RolloutEnd {
     pub done: Vec<DeviceId>,
     /// Devices that do not, and why.
     pub failed: BTreeMap<DeviceId, Failure>,
-    /// Devices that were not begun because too many had failed.
+    /// Devices that were not asked because too many had failed.
     pub untouched: Vec<DeviceId>,
-}
-
-struct UnderWay {
-    generation: Generation,
-    since: Instant,
-    last: Option<ReportedSlot>,
 }
 
 /// Rolls out, telling `progress` what happens.
@@ -94,170 +95,185 @@ pub fn roll_out(
     rollout: &Rollout<'_>,
     progress: &mut dyn FnMut(&DeviceId, &DeviceProgress),
 ) -> Result<RolloutEnd, OperatorError> {
-    let mut waiting: VecDeque<DeviceId> = rollout.devices.iter().cloned().collect();
-    let mut known: BTreeMap<DeviceId, DeviceView> = BTreeMap::new();
-    let mut under_way: BTreeMap<DeviceId, UnderWay> = BTreeMap::new();
-    let mut end = RolloutEnd::default();
+    let mut once = BTreeSet::new();
+    let devices = rollout.devices.iter().filter(|device| once.insert(*device));
+    let mut course = Course {
+        waiting: devices.cloned().collect(),
+        operator,
+        rollout,
+        progress,
+        known: BTreeMap::new(),
+        collecting: Vec::new(),
+        under_way: BTreeMap::new(),
+        end: RolloutEnd::default(),
+    };
     loop {
-        while under_way.len() < rollout.wave.max(1) && end.failed.len() <= rollout.failures {
-            let Some(device) = waiting.pop_front() else {
+        course.begin()?;
+        if course.collecting.is_empty() && course.under_way.is_empty() {
+            course.operator.settle()?;
+            course.end.untouched = course.waiting.into();
+            return Ok(course.end);
+        }
+        let heard = course.operator.next(course.pause())?;
+        match heard {
+            Some(heard) => course.take(&heard)?,
+            // Only when nothing waits to be read: a kept message may stand behind others.
+            None => course.ask_the_quiet()?,
+        }
+        course.give_up_the_late();
+    }
+}
+
+/// A rollout in progress.
+struct Course<'a, 'b> {
+    operator: &'a mut Operator,
+    rollout: &'a Rollout<'b>,
+    progress: &'a mut dyn FnMut(&DeviceId, &DeviceProgress),
+    waiting: VecDeque<DeviceId>,
+    /// What is known of the devices that were begun.
+    known: BTreeMap<DeviceId, DeviceView>,
+    /// Devices of which the broker's kept messages are awaited, and when the last one came.
+    collecting: Vec<(DeviceId, Instant)>,
+    under_way: BTreeMap<DeviceId, Way>,
+    end: RolloutEnd,
+}
+
+impl Course<'_, '_> {
+    /// Begins as many devices as may be under way.
+    fn begin(&mut self) -> Result<(), OperatorError> {
+        if self.end.failed.len() > self.rollout.failures {
+            for (device, _) in self.collecting.drain(..).rev() {
+                self.waiting.push_front(device);
+            }
+            return Ok(());
+        }
+        while self.collecting.len() + self.under_way.len() < self.rollout.wave.max(1) {
+            let Some(device) = self.waiting.pop_front() else {
                 break;
             };
-            let view = survey(operator, Some(&device), QUIET)?.remove(&device);
-            let view = view.unwrap_or_default();
-            if let Some((id, _)) = &rollout.blob {
-                operator.subscribe(&Topic::BlobRequest(id.clone()).of(&device))?;
+            self.known.entry(device.clone()).or_default();
+            survey::subscribe(self.operator, Some(&device))?;
+            if let Some((id, _)) = &self.rollout.blob {
+                self.operator
+                    .subscribe(&Topic::BlobRequest(id.clone()).of(&device))?;
             }
-            let generation = ask(operator, rollout, &device, &view)?;
-            progress(&device, &DeviceProgress::Asked(generation));
-            known.insert(device.clone(), view);
-            under_way.insert(
-                device,
-                UnderWay {
-                    generation,
-                    since: Instant::now(),
-                    last: None,
-                },
-            );
+            self.collecting.push((device, Instant::now()));
         }
-        if under_way.is_empty() {
-            end.untouched = waiting.into();
-            operator.settle()?;
-            return Ok(end);
-        }
-        let heard = operator.next(Duration::from_millis(200))?;
-        if let Some(heard) = heard
-            && let Ok((device, topic)) = Topic::parse(&heard.topic)
-        {
-            if let Topic::BlobRequest(id) = &topic {
-                send(operator, rollout, &device, id, &heard.payload, progress)?;
-            } else if let Some(view) = known.get_mut(&device) {
-                view.take(&topic, &heard.payload);
-                if let Some(way) = under_way.get_mut(&device)
-                    && let Some(ended) = judge(rollout, view, way, &mut |step| progress(&device, &step))
-                {
-                    under_way.remove(&device);
-                    finish(device, ended, &mut end, progress);
-                }
-            }
-        }
-        let late: Vec<DeviceId> = under_way
-            .iter()
-            .filter(|(_, way)| way.since.elapsed() > rollout.patience)
-            .map(|(device, _)| device.clone())
-            .collect();
-        for device in late {
-            let last = under_way.remove(&device).and_then(|way| way.last);
-            finish(device, Err(Failure::Late(last)), &mut end, progress);
-        }
+        Ok(())
     }
-}
 
-fn finish(
-    device: DeviceId,
-    ended: Result<(), Failure>,
-    end: &mut RolloutEnd,
-    progress: &mut dyn FnMut(&DeviceId, &DeviceProgress),
-) {
-    match ended {
-        Ok(()) => {
-            progress(&device, &DeviceProgress::Done);
-            end.done.push(device);
-        }
-        Err(failure) => {
-            progress(&device, &DeviceProgress::Failed(failure.clone()));
-            end.failed.insert(device, failure);
-        }
+    /// How long to wait for a message.
+    fn pause(&self) -> Duration {
+        let quiet = self.collecting.iter();
+        quiet
+            .map(|(_, heard_at)| QUIET.saturating_sub(heard_at.elapsed()))
+            .fold(TICK, Duration::min)
     }
-}
 
-/// Publishes the new desired state: what the device should run already, with this slot changed.
-fn ask(
-    operator: &mut Operator,
-    rollout: &Rollout<'_>,
-    device: &DeviceId,
-    view: &DeviceView,
-) -> Result<Generation, OperatorError> {
-    let desired = view.desired.as_ref().map(|state| state.generation.0);
-    let reported = view.reported.as_ref().map(|state| state.generation.0);
-    let generation = Generation(desired.max(reported).unwrap_or(0) + 1);
-    let mut slots = view.desired.clone().map(|state| state.slots).unwrap_or_default();
-    match &rollout.change {
-        Change::Install(spec) => slots.insert(rollout.slot.clone(), spec.clone()),
-        Change::Empty => slots.remove(&rollout.slot),
-    };
-    let state = DesiredState { generation, slots };
-    operator.publish(&Topic::Desired.of(device), serde_json::to_vec(&state)?, true)?;
-    Ok(generation)
-}
-
-/// Whether a device has ended, by what it last said.
-fn judge(
-    rollout: &Rollout<'_>,
-    view: &DeviceView,
-    way: &mut UnderWay,
-    progress: &mut dyn FnMut(DeviceProgress),
-) -> Option<Result<(), Failure>> {
-    let newer = view.desired.as_ref().map(|state| state.generation);
-    if let Some(newer) = newer.filter(|newer| *newer > way.generation) {
-        return Some(Err(Failure::Superseded(newer)));
-    }
-    let reported = view.reported.as_ref()?;
-    if reported.generation < way.generation {
-        return None;
-    }
-    let Some(slot) = reported.slots.get(&rollout.slot) else {
-        return match rollout.change {
-            Change::Empty => Some(Ok(())),
-            Change::Install(_) => None,
+    fn take(&mut self, heard: &Heard) -> Result<(), OperatorError> {
+        let Ok((device, topic)) = Topic::parse(&heard.topic) else {
+            return Ok(());
         };
-    };
-    if way.last.as_ref() != Some(slot) {
-        way.last = Some(slot.clone());
-        progress(DeviceProgress::Reports(slot.clone()));
-    }
-    match (&rollout.change, slot.phase) {
-        (Change::Empty, Phase::Absent) => Some(Ok(())),
-        (Change::Install(spec), Phase::Active) if slot.active_version.as_ref() == Some(&spec.version) => {
-            (!rollout.watched || !slot.watched).then_some(Ok(()))
+        if let Topic::BlobRequest(id) = &topic {
+            return self.send(&device, id, &heard.payload);
         }
-        (_, Phase::Failed) => {
-            let reason = slot.reason.clone();
-            Some(Err(Failure::Refused(
-                reason.unwrap_or_else(|| "without a reason".into()),
-            )))
+        let Some(view) = self.known.get_mut(&device) else {
+            return Ok(());
+        };
+        if view.take(&topic, &heard.payload)
+            && heard.retained
+            && let Some((_, heard_at)) = self.collecting.iter_mut().find(|(own, _)| *own == device)
+        {
+            *heard_at = Instant::now();
         }
-        _ => None,
+        let Some(way) = self.under_way.get_mut(&device) else {
+            return Ok(());
+        };
+        let progress = &mut *self.progress;
+        match way.judge(self.rollout, view, &mut |step| progress(&device, &step)) {
+            None => Ok(()),
+            Some(Verdict::Ask(state)) => self.publish(&device, &state),
+            Some(Verdict::Ended(ended)) => {
+                self.under_way.remove(&device);
+                self.finish(device, ended);
+                Ok(())
+            }
+        }
     }
-}
 
-fn send(
-    operator: &mut Operator,
-    rollout: &Rollout<'_>,
-    device: &DeviceId,
-    id: &TopicName,
-    payload: &[u8],
-    progress: &mut dyn FnMut(&DeviceId, &DeviceProgress),
-) -> Result<(), OperatorError> {
-    let (Some((own, bundle)), Ok(request)) = (&rollout.blob, serde_json::from_slice::<BlobRequest>(payload))
-    else {
-        return Ok(());
-    };
-    if own != id {
-        return Ok(());
+    /// Asks the devices of which everything kept has come.
+    fn ask_the_quiet(&mut self) -> Result<(), OperatorError> {
+        let is_quiet = |(_, heard_at): &(DeviceId, Instant)| heard_at.elapsed() >= QUIET;
+        while self.end.failed.len() <= self.rollout.failures
+            && let Some(index) = self.collecting.iter().position(is_quiet)
+        {
+            let (device, _) = self.collecting.remove(index);
+            let view = self.known.entry(device.clone()).or_default();
+            match wish(self.rollout, view) {
+                Ok(state) => {
+                    let way = Way::new(view.desired.clone(), state.clone());
+                    self.publish(&device, &state)?;
+                    self.under_way.insert(device, way);
+                }
+                Err(failure) => self.finish(device, Err(failure)),
+            }
+        }
+        Ok(())
     }
-    let chunks = bundle.answer(&request).map_err(|error| OperatorError::Broker {
-        broker: bundle.path.display().to_string(),
-        problem: error.to_string(),
-    })?;
-    let sent: usize = chunks.iter().map(Vec::len).sum();
-    let topic = Topic::BlobChunk(id.clone()).of(device);
-    for chunk in chunks {
-        operator.publish(&topic, chunk, false)?;
+
+    fn publish(&mut self, device: &DeviceId, state: &DesiredState) -> Result<(), OperatorError> {
+        let topic = Topic::Desired.of(device);
+        self.operator.publish(&topic, serde_json::to_vec(state)?, true)?;
+        (self.progress)(device, &DeviceProgress::Asked(state.generation));
+        Ok(())
     }
-    if bundle.size.0 > 0 {
-        let share = (request.offset as f64 + sent as f64) / bundle.size.0 as f64;
-        progress(device, &DeviceProgress::Sent(share.min(1.0)));
+
+    fn give_up_the_late(&mut self) {
+        let patience = self.rollout.patience;
+        let late = |(_, way): &(&DeviceId, &Way)| way.since.elapsed() > patience;
+        while let Some((device, _)) = self.under_way.iter().find(late) {
+            let device = device.clone();
+            let last = self.under_way.remove(&device).and_then(|way| way.last);
+            self.finish(device, Err(Failure::Late(last)));
+        }
     }
-    Ok(())
+
+    fn finish(&mut self, device: DeviceId, ended: Result<(), Failure>) {
+        match ended {
+            Ok(()) => {
+                (self.progress)(&device, &DeviceProgress::Done);
+                self.end.done.push(device);
+            }
+            Err(failure) => {
+                (self.progress)(&device, &DeviceProgress::Failed(failure.clone()));
+                self.end.failed.insert(device, failure);
+            }
+        }
+    }
+
+    /// Hands out the part of the bundle that a device asks for.
+    fn send(&mut self, device: &DeviceId, id: &TopicName, payload: &[u8]) -> Result<(), OperatorError> {
+        let (Some((own, bundle)), Ok(request)) =
+            (&self.rollout.blob, serde_json::from_slice::<BlobRequest>(payload))
+        else {
+            return Ok(());
+        };
+        if own != id {
+            return Ok(());
+        }
+        let chunks = bundle.answer(&request).map_err(|error| OperatorError::Broker {
+            broker: bundle.path.display().to_string(),
+            problem: error.to_string(),
+        })?;
+        let sent: usize = chunks.iter().map(Vec::len).sum();
+        let topic = Topic::BlobChunk(id.clone()).of(device);
+        for chunk in chunks {
+            self.operator.publish(&topic, chunk, false)?;
+        }
+        if bundle.size.0 > 0 {
+            let share = (request.offset as f64 + sent as f64) / bundle.size.0 as f64;
+            (self.progress)(device, &DeviceProgress::Sent(share.min(1.0)));
+        }
+        Ok(())
+    }
 }

@@ -42,7 +42,17 @@ impl DeviceView {
     }
 }
 
-/// Collects what the broker keeps about `device`, or about all: until nothing has come for `quiet`.
+/// Asks for what a [`DeviceView`] is made of: about `device`, or about all.
+pub(super) fn subscribe(operator: &mut Operator, device: Option<&DeviceId>) -> Result<(), OperatorError> {
+    let device = device.map_or("+", DeviceId::as_str);
+    for leaf in ["status", "reported", "desired"] {
+        operator.subscribe(&format!("edgeopt/v1/{device}/{leaf}"))?;
+    }
+    Ok(())
+}
+
+/// Collects what the broker keeps about `device`, or about all: until nothing has come for `quiet`. Messages
+/// of other kinds are dropped meanwhile: not to be used while devices wait for something.
 ///
 /// # Errors
 /// When the broker refuses or is gone.
@@ -51,10 +61,7 @@ pub fn survey(
     device: Option<&DeviceId>,
     quiet: Duration,
 ) -> Result<BTreeMap<DeviceId, DeviceView>, OperatorError> {
-    let device = device.map_or("+", DeviceId::as_str);
-    for leaf in ["status", "reported", "desired"] {
-        operator.subscribe(&format!("edgeopt/v1/{device}/{leaf}"))?;
-    }
+    subscribe(operator, device)?;
     let mut views: BTreeMap<DeviceId, DeviceView> = BTreeMap::new();
     let mut heard_at = Instant::now();
     while heard_at.elapsed() < quiet {

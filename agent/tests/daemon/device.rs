@@ -293,6 +293,7 @@ pub(crate) fn deploy(operator: &mut Operator, slot: &str, spec: SlotSpec, blob: 
         failures: 0,
         patience: PATIENCE,
         watched: false,
+        forget_other_slots: false,
     };
     roll_out(operator, &rollout, &mut |_, _| {}).unwrap()
 }

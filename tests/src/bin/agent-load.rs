@@ -196,6 +196,7 @@ fn deploy(operator: &mut Operator, device: &DeviceId, path: &Path) -> anyhow::Re
         failures: 0,
         patience: PATIENCE,
         watched: false,
+        forget_other_slots: false,
     };
     let end = roll_out(operator, &rollout, &mut |_: &DeviceId, _: &DeviceProgress| {})?;
     ensure!(

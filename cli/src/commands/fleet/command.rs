@@ -4,10 +4,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use edgeopt_agent::fleet::{CommandOutcome, command};
-use edgeopt_agent::protocol::{Action, CommandState, DeviceId, SlotName, TopicName};
+use edgeopt_agent::protocol::{Action, CommandReply, CommandState, DeviceId, SlotName, TopicName};
 
 use super::access::BrokerArguments;
-use crate::screen::{GOOD, Screen};
+use crate::screen::{GOOD, Screen, printable_line};
 
 /// Asks a device to do something once, and waits for its answer.
 #[derive(clap::Args)]
@@ -71,14 +71,37 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         CommandOutcome::Replied(reply) if reply.state == CommandState::Failed => bail!(
             "{}: {}",
             arguments.device,
-            reply.reason.as_deref().unwrap_or("it failed, without a reason")
+            printable_line(reply.reason.as_deref().unwrap_or("it failed, without a reason"))
         ),
         CommandOutcome::Replied(reply) => {
-            screen.result(&reply, |reply| match &reply.detail {
-                Some(detail) => format!("{GOOD}done{GOOD:#} {detail}\n"),
-                None => format!("{GOOD}done{GOOD:#}\n"),
-            })?;
+            screen.result(&reply, shown)?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+fn shown(reply: &CommandReply) -> String {
+    match &reply.detail {
+        Some(detail) => format!("{GOOD}done{GOOD:#} {}\n", printable_line(&detail.to_string())),
+        None => format!("{GOOD}done{GOOD:#}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_does_not_control_the_terminal() {
+        let reply = CommandReply {
+            state: CommandState::Succeeded,
+            reason: None,
+            // JSON escapes some control characters, but not this one.
+            detail: Some(serde_json::json!({ "said": "\u{9b}2J" })),
+        };
+        assert_eq!(
+            shown(&reply),
+            format!("{GOOD}done{GOOD:#} {{\"said\":\"\u{fffd}2J\"}}\n")
+        );
     }
 }

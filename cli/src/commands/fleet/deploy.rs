@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::access::BrokerArguments;
 use super::status::phase;
-use crate::screen::{BAD, GOOD, Screen};
+use crate::screen::{BAD, GOOD, Screen, printable_line};
 
 #[derive(clap::Args)]
 struct Target {
@@ -38,6 +38,10 @@ struct Target {
     /// Seconds that one device may take.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     timeout: u64,
+
+    /// Allows that other slots are emptied of which the broker has lost what they should hold.
+    #[arg(long)]
+    forget_other_slots: bool,
 }
 
 /// Puts a bundle into a slot of one or many devices, and waits until it answers there or they say why not.
@@ -159,6 +163,7 @@ fn go(
         failures: target.max_failures,
         patience: Duration::from_secs(target.timeout),
         watched,
+        forget_other_slots: target.forget_other_slots,
     };
     let (begun, mut shown) = (Instant::now(), Ok(()));
     let end = roll_out(operator, &rollout, &mut |device, progress| {
@@ -178,40 +183,8 @@ fn show(
     since: Duration,
 ) -> anyhow::Result<()> {
     let seconds = since.as_secs_f64();
-    let (text, what) = match progress {
-        DeviceProgress::Asked(generation) => (
-            format!("asked (generation {})", generation.0),
-            serde_json::json!({ "asked": generation }),
-        ),
-        DeviceProgress::Reports(slot) => {
-            let reason = slot
-                .reason
-                .as_ref()
-                .map_or_else(String::new, |why| format!(": {why}"));
-            let active = slot.active_version.as_ref().map_or_else(
-                || "nothing answers".to_owned(),
-                |version| format!("{version} answers"),
-            );
-            let watched = if slot.watched { ", watched" } else { "" };
-            (
-                format!("{}, {active}{watched}{reason}", phase(slot.phase)),
-                serde_json::json!({ "reports": slot }),
-            )
-        }
-        // A line for each request would be many.
-        DeviceProgress::Sent(share) if *share < 1.0 => return Ok(()),
-        DeviceProgress::Sent(share) => (
-            "has all of the bundle from here".to_owned(),
-            serde_json::json!({ "sent": share }),
-        ),
-        DeviceProgress::Done => (format!("{GOOD}done{GOOD:#}"), serde_json::json!({ "done": true })),
-        DeviceProgress::Failed(failure) => {
-            let words = words(failure);
-            (
-                format!("{BAD}failed{BAD:#}: {words}"),
-                serde_json::json!({ "failed": words }),
-            )
-        }
+    let Some((text, what)) = told(progress) else {
+        return Ok(());
     };
     screen.line(
         &Step {
@@ -221,6 +194,45 @@ fn show(
         },
         |_| format!("{seconds:7.2} s  {device}  {text}\n"),
     )
+}
+
+/// A step in words and as JSON; `None` for one that is not worth a line.
+fn told(progress: &DeviceProgress) -> Option<(String, serde_json::Value)> {
+    Some(match progress {
+        DeviceProgress::Asked(generation) => (
+            format!("asked (generation {})", generation.0),
+            serde_json::json!({ "asked": generation }),
+        ),
+        DeviceProgress::Reports(slot) => {
+            let reason = slot
+                .reason
+                .as_ref()
+                .map_or_else(String::new, |why| format!(": {}", printable_line(why)));
+            let active = slot.active_version.as_ref().map_or_else(
+                || "nothing answers".to_owned(),
+                |version| format!("{} answers", printable_line(version)),
+            );
+            let watched = if slot.watched { ", watched" } else { "" };
+            (
+                format!("{}, {active}{watched}{reason}", phase(slot.phase)),
+                serde_json::json!({ "reports": slot }),
+            )
+        }
+        // A line for each request would be many.
+        DeviceProgress::Sent(share) if *share < 1.0 => return None,
+        DeviceProgress::Sent(share) => (
+            "has all of the bundle from here".to_owned(),
+            serde_json::json!({ "sent": share }),
+        ),
+        DeviceProgress::Done => (format!("{GOOD}done{GOOD:#}"), serde_json::json!({ "done": true })),
+        DeviceProgress::Failed(failure) => {
+            let words = words(failure);
+            (
+                format!("{BAD}failed{BAD:#}: {}", printable_line(&words)),
+                serde_json::json!({ "failed": words }),
+            )
+        }
+    })
 }
 
 fn words(failure: &Failure) -> String {
@@ -238,6 +250,13 @@ fn words(failure: &Failure) -> String {
             format!(
                 "somebody else asked for something newer: generation {}",
                 generation.0
+            )
+        }
+        Failure::WouldEmpty(slots) => {
+            let slots: Vec<&str> = slots.iter().map(SlotName::as_str).collect();
+            format!(
+                "the broker has lost what it should run, and this would empty {}; --forget-other-slots allows that",
+                slots.join(", ")
             )
         }
     }
@@ -258,4 +277,45 @@ fn finish(end: &RolloutEnd, screen: &Screen) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use edgeopt_agent::protocol::{Phase, ReportedSlot};
+
+    use super::*;
+
+    #[test]
+    fn devices_do_not_control_the_terminal() {
+        let slot = ReportedSlot {
+            phase: Phase::Failed,
+            active_version: Some("1\u{9b}2J".into()),
+            previous_version: None,
+            watched: false,
+            reason: Some("\u{1b}[2Jgone\nd  done".into()),
+        };
+        let (text, _) = told(&DeviceProgress::Reports(slot.clone())).unwrap();
+        assert_eq!(
+            text,
+            "failed, 1\u{fffd}2J answers: \u{fffd}[2Jgone\u{fffd}d  done"
+        );
+        for failure in [Failure::Refused("\u{1b}[2J".into()), Failure::Late(Some(slot))] {
+            let (text, _) = told(&DeviceProgress::Failed(failure)).unwrap();
+            let own = format!("{BAD}failed{BAD:#}: ");
+            let behind = text.strip_prefix(&own).unwrap();
+            assert!(
+                behind.contains("\u{fffd}[2J") && !behind.contains('\u{1b}'),
+                "{behind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn slots_that_would_be_emptied_are_named() {
+        let words = words(&Failure::WouldEmpty(vec![
+            "a".parse().unwrap(),
+            "b".parse().unwrap(),
+        ]));
+        assert!(words.contains("empty a, b; --forget-other-slots"), "{words}");
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::access::BrokerArguments;
 use super::status::phase;
-use crate::screen::{DIM, GOOD, Screen, WARN};
+use crate::screen::{DIM, GOOD, Screen, WARN, printable_line};
 
 /// Shows results, and changes of state, as they arrive.
 #[derive(clap::Args)]
@@ -111,15 +111,21 @@ fn shown(topic: &Topic, line: &Line) -> String {
             Ok(result) => format!(
                 "{device}/{slot}  {GOOD}{}{GOOD:#}  {DIM}{} {}, {:.1} ms, {}{DIM:#}\n",
                 prediction(&result.prediction),
-                result.model,
-                result.version,
+                printable_line(&result.model),
+                printable_line(&result.version),
                 result.latency_ms,
-                result.stream
+                printable_line(&result.stream)
             ),
-            Err(error) => format!("{device}/{slot}  {WARN}not a result: {error}{WARN:#}\n"),
+            Err(error) => {
+                let error = printable_line(&error.to_string());
+                format!("{device}/{slot}  {WARN}not a result: {error}{WARN:#}\n")
+            }
         },
         Topic::Status => match serde_json::from_value::<Status>(line.message.clone()) {
-            Ok(status) if status.online => format!("{device}  online, agent {}\n", status.agent_version),
+            Ok(status) if status.online => {
+                let version = printable_line(&status.agent_version);
+                format!("{device}  online, agent {version}\n")
+            }
             Ok(_) => format!("{device}  {WARN}offline{WARN:#}\n"),
             Err(_) => String::new(),
         },
@@ -128,11 +134,11 @@ fn shown(topic: &Topic, line: &Line) -> String {
                 .slots
                 .iter()
                 .map(|(slot, report)| {
-                    let version = report.active_version.as_deref().unwrap_or("none");
+                    let version = printable_line(report.active_version.as_deref().unwrap_or("none"));
                     let reason = report
                         .reason
                         .as_deref()
-                        .map_or_else(String::new, |why| format!(": {why}"));
+                        .map_or_else(String::new, |why| format!(": {}", printable_line(why)));
                     format!(
                         "{device}/{slot}  generation {}: {}, version {version} answers{reason}\n",
                         state.generation.0,
@@ -142,13 +148,13 @@ fn shown(topic: &Topic, line: &Line) -> String {
                 .collect(),
             Err(_) => String::new(),
         },
-        _ => format!("{}  {}\n", line.topic, line.message),
+        _ => printable_line(&format!("{}  {}", line.topic, line.message)) + "\n",
     }
 }
 
 /// A prediction in a few words.
 fn prediction(value: &Value) -> String {
-    let text = describe(value).unwrap_or_else(|| value.to_string());
+    let text = printable_line(&describe(value).unwrap_or_else(|| value.to_string()));
     if text.chars().count() > 160 {
         text.chars().take(160).chain(['…']).collect()
     } else {
@@ -181,7 +187,7 @@ fn describe(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::prediction;
+    use super::*;
 
     #[test]
     fn predictions_are_told_in_few_words() {
@@ -201,5 +207,56 @@ mod tests {
         }
         let long = serde_json::json!({ "kind": "other", "values": vec![1; 1000] });
         assert_eq!(prediction(&long).chars().count(), 161);
+    }
+
+    #[test]
+    fn devices_do_not_control_the_terminal() {
+        let evil = "\u{1b}[2Jcat\nd\u{9b}m";
+        let result = serde_json::json!({
+            "id": "1", "model": evil, "version": evil, "stream": evil, "latency_ms": 1.0, "wall_ms": 1,
+            "monotonic_us": 1,
+            "prediction": { "kind": "classes", "classes": [{ "index": 1, "label": evil, "score": 1.0 }] },
+        });
+        let main = || "main".parse().unwrap();
+        for (topic, message, replaced) in [
+            (Topic::Result(main()), result, 12),
+            (Topic::Result(main()), serde_json::json!({ "id": [evil] }), 0),
+            (
+                Topic::Status,
+                serde_json::json!({ "online": true, "agent_version": evil, "instance": "i" }),
+                3,
+            ),
+            (
+                Topic::Reported,
+                serde_json::json!({ "generation": 1, "slots": { "main": {
+                    "phase": "failed", "active_version": evil, "previous_version": null, "reason": evil,
+                } } }),
+                6,
+            ),
+            // JSON escapes the first two characters itself.
+            (
+                Topic::Telemetry("power".parse().unwrap()),
+                serde_json::json!({ "said": evil }),
+                1,
+            ),
+        ] {
+            let line = Line {
+                device: "d".into(),
+                topic: topic.of(&"d".parse().unwrap()),
+                message,
+            };
+            let mut shown = shown(&topic, &line);
+            for own in [GOOD, DIM, WARN] {
+                shown = shown
+                    .replace(&format!("{own}"), "")
+                    .replace(&format!("{own:#}"), "");
+            }
+            assert!(shown.ends_with('\n') && shown.lines().count() == 1, "{shown:?}");
+            assert!(
+                !shown.trim_end_matches('\n').contains(char::is_control),
+                "{shown:?}"
+            );
+            assert_eq!(shown.matches('\u{fffd}').count(), replaced, "{shown:?}");
+        }
     }
 }

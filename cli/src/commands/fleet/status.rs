@@ -7,7 +7,7 @@ use edgeopt_agent::fleet::{DeviceView, survey};
 use edgeopt_agent::protocol::{DeviceId, Phase};
 
 use super::access::BrokerArguments;
-use crate::screen::Screen;
+use crate::screen::{Screen, printable_line};
 
 /// Shows devices, whether they are there, and what their slots run.
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
             Some(_) => "offline",
             None => "unknown",
         };
-        let version = status.map_or("", |status| status.agent_version.as_str());
+        let version = status.map_or_else(String::new, |status| printable_line(&status.agent_version));
         let generations = match (&view.reported, &view.desired) {
             (Some(reported), Some(desired)) if reported.generation < desired.generation => {
                 format!("{} (of {})", reported.generation.0, desired.generation.0)
@@ -68,13 +68,13 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
             (None, Some(desired)) => format!("- (of {})", desired.generation.0),
             (None, None) => String::new(),
         };
-        let head = [device.as_str(), state, version, &generations].map(str::to_owned);
+        let head = [device.as_str(), state, &version, &generations].map(str::to_owned);
         let slots = view.reported.iter().flat_map(|reported| &reported.slots);
         let mut any = false;
         for (slot, report) in slots {
             let head = if any { Default::default() } else { head.clone() };
             any = true;
-            let text = |version: &Option<String>| version.clone().unwrap_or_default();
+            let text = |version: &Option<String>| version.as_deref().map(printable_line).unwrap_or_default();
             table.add_row(head.into_iter().chain([
                 slot.to_string(),
                 phase(report.phase),
@@ -96,4 +96,43 @@ pub(super) fn phase(phase: Phase) -> String {
         .ok()
         .and_then(|phase| phase.as_str().map(str::to_owned))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use edgeopt_agent::protocol::{Generation, ReportedSlot, ReportedState, Status};
+
+    use super::*;
+
+    #[test]
+    fn devices_do_not_control_the_terminal() {
+        let view = DeviceView {
+            status: Some(Status {
+                online: true,
+                agent_version: "\u{1b}]0;a\u{7}".into(),
+                instance: "i".into(),
+            }),
+            reported: Some(ReportedState {
+                generation: Generation(1),
+                slots: BTreeMap::from([(
+                    "main".parse().unwrap(),
+                    ReportedSlot {
+                        phase: Phase::Failed,
+                        active_version: Some("\u{1b}[2J1".into()),
+                        previous_version: Some("0\u{9b}m".into()),
+                        watched: false,
+                        reason: Some("why\nnot\u{1b}c".into()),
+                    },
+                )]),
+            }),
+            desired: None,
+        };
+        let shown = table(&BTreeMap::from([("d".parse().unwrap(), view)]));
+        assert!(
+            !shown.contains(|c: char| c.is_control() && c != '\n'),
+            "{shown:?}"
+        );
+        assert_eq!(shown.matches('\u{fffd}').count(), 6, "{shown:?}");
+        assert_eq!(shown.lines().count(), 2, "{shown:?}");
+    }
 }
