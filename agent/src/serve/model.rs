@@ -224,7 +224,7 @@ impl LoadedModel {
             10.0 * (signal / noise).log10()
         };
         // NaN, from infinities on both sides, is no pass.
-        if !(sqnr >= least) {
+        if sqnr.is_nan() || sqnr < least {
             return Err(format!(
                 "output {name:?} reaches {sqnr:.1} dB against the expected one, {least} are needed"
             ));
