@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use edgeopt_models::bundle::{
-    BundleError, DimInfo, Limits, MANIFEST, Manifest, Member, Postprocessing, Precision, Provenance,
-    PublicKey, SecretKey, SignatureError, TensorInfo, Trust, Trusted, extract, generate_keys, pack,
-    read_manifest, read_member, sign_file, verify,
+    BundleError, DimInfo, Limits, MANIFEST, Manifest, Member, Precision, PublicKey, SecretKey,
+    SignatureError, TensorInfo, Trust, Trusted, extract, generate_keys, pack, read_manifest, read_member,
+    sign_file, verify,
 };
 use edgeopt_models::{Bytes, DataType};
 
@@ -40,25 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn manifest() -> Manifest {
-    Manifest {
-        format: "1.0".into(),
-        name: "digits".into(),
-        version: "3".into(),
-        precision: Precision::Int8,
-        inputs: vec![],
-        outputs: vec![],
-        preprocessing: None,
-        postprocessing: Postprocessing::Raw,
-        memory: vec![],
-        accuracy: None,
-        provenance: Provenance {
-            source: "digits.onnx".into(),
-            source_sha256: "00".into(),
-            tool: "test".into(),
-            options: BTreeMap::new(),
-        },
-        members: BTreeMap::new(),
-    }
+    Manifest::new("digits", "3", Precision::Int8)
 }
 
 fn members() -> BTreeMap<String, Member> {

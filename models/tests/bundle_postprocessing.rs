@@ -15,23 +15,8 @@ fn manifest() -> Manifest {
         size: Bytes::mib(1),
     };
     Manifest {
-        format: FORMAT.into(),
-        name: "detector".into(),
-        version: "1".into(),
-        precision: Precision::Fp32,
-        inputs: vec![],
-        outputs: vec![],
-        preprocessing: None,
-        postprocessing: Postprocessing::Raw,
-        memory: vec![],
-        accuracy: None,
-        provenance: Provenance {
-            source: "detector.onnx".into(),
-            source_sha256: "00".into(),
-            tool: "test".into(),
-            options: BTreeMap::new(),
-        },
         members: BTreeMap::from([(MODEL.to_owned(), model)]),
+        ..Manifest::new("detector", "1", Precision::Fp32)
     }
 }
 

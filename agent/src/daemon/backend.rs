@@ -9,10 +9,7 @@ use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError
 use crate::config::{self, BackendChoice};
 
 /// Opens what the configuration asks for.
-///
-/// # Errors
-/// When it is not there; says what was tried.
-pub fn open_backend(settings: &config::Engine) -> Result<Arc<dyn Backend>, RuntimeError> {
+fn open_backend(settings: &config::Engine) -> Result<Arc<dyn Backend>, RuntimeError> {
     let tensorrt = || {
         let cache = EngineCache::new(&settings.cache, settings.cache_max);
         TensorRtBackend::new(&Places::usual(), Some(cache))

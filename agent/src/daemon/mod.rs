@@ -22,12 +22,10 @@ pub(crate) mod slots;
 mod start;
 mod telemetry;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use backend::open_backend;
 pub use mail::{Mail, MailError, MailView};
 pub use overview::{LinkOverview, MemoryOverview, Overview, SlotOverview, SpoolOverview};
 pub use start::StartError;
@@ -75,16 +73,6 @@ impl Daemon {
     /// How everything is.
     pub fn overview(&self) -> Overview {
         self.overview.look()
-    }
-
-    /// The connection to the broker.
-    pub fn link(&self) -> &Link {
-        &self.link
-    }
-
-    /// The local interface's address, if it is a TCP one: the port that was free, where port 0 was asked for.
-    pub fn http_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().and_then(HttpServer::address)
     }
 
     /// Takes no more work, lets what is under way end, and says goodbye to the broker; all within about `limit`. What

@@ -12,7 +12,7 @@ mod routes;
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,6 @@ pub enum HttpServerError {
 
 /// The running interface; ends when dropped.
 pub struct HttpServer {
-    address: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -96,21 +95,18 @@ impl HttpServer {
             .build()
             .map_err(failed)?;
         let within = runtime.enter();
-        let (listener, address) = match listen {
+        let listener = match listen {
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                let address = listener.local_addr().ok();
-                let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-                (Listener::Tcp(listener), address)
+                Listener::Tcp(tokio::net::TcpListener::from_std(listener).map_err(failed)?)
             }
             Listen::Unix(path) => {
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
                 fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
                 listener.set_nonblocking(true).map_err(failed)?;
-                let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
-                (Listener::Unix(listener), None)
+                Listener::Unix(tokio::net::UnixListener::from_std(listener).map_err(failed)?)
             }
         };
         drop(within);
@@ -139,15 +135,9 @@ impl HttpServer {
             })
             .map_err(failed)?;
         Ok(Self {
-            address,
             stop: Some(stop),
             thread: Some(thread),
         })
-    }
-
-    /// The address, if it is a TCP one.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.address
     }
 }
 

@@ -92,15 +92,6 @@ impl Store {
         Ok(durable::write(self.disk(), &path, &bytes)?)
     }
 
-    /// Forgets a slot. Its bundles go when garbage is collected.
-    ///
-    /// # Errors
-    /// When the file system fails.
-    pub fn remove_slot(&self, name: &SlotName) -> Result<(), StoreError> {
-        let _live = self.live();
-        Ok(durable::remove(self.disk(), &self.slot_path(name))?)
-    }
-
     fn slot_path(&self, name: &SlotName) -> PathBuf {
         self.root().join("slots").join(format!("{name}{SUFFIX}"))
     }

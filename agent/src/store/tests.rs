@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
-use edgeopt_models::bundle::{
-    FORMAT, Member, Postprocessing, Precision, Provenance, PublicKey, SecretKey, generate_keys, pack,
-};
+use edgeopt_models::bundle::{Member, Precision, PublicKey, SecretKey, generate_keys, pack};
 
 use super::*;
 use crate::deploy::{Installed, SlotRecord};
@@ -13,25 +11,7 @@ const ROOT: &str = "/var/models";
 
 /// A real bundle with a member of `length` bytes: its content and digest.
 pub(crate) fn bundle(version: &str, length: usize, key: Option<&SecretKey>) -> (Vec<u8>, BundleDigest) {
-    let manifest = Manifest {
-        format: FORMAT.into(),
-        name: "m".into(),
-        version: version.into(),
-        precision: Precision::Fp32,
-        inputs: vec![],
-        outputs: vec![],
-        preprocessing: None,
-        postprocessing: Postprocessing::Raw,
-        memory: vec![],
-        accuracy: None,
-        provenance: Provenance {
-            source: "m.onnx".into(),
-            source_sha256: String::new(),
-            tool: "test".into(),
-            options: BTreeMap::new(),
-        },
-        members: BTreeMap::new(),
-    };
+    let manifest = Manifest::new("m", version, Precision::Fp32);
     let content: Vec<u8> = (0..length).map(|i| (i * i % 251) as u8).collect();
     let members = BTreeMap::from([("model.onnx".to_owned(), Member::Data(content))]);
     let folder = tempfile::tempdir().unwrap();
@@ -341,7 +321,7 @@ fn collection_removes_only_what_nobody_needs_and_says_so() {
     assert_eq!(store.collect().unwrap().len(), 2, "the download's two files");
     drop(second_guard);
     assert_eq!(store.collect().unwrap().len(), 1);
-    store.remove_slot(&slot("a")).unwrap();
+    store.put_slot(&slot("a"), &SlotRecord::default()).unwrap();
     assert_eq!(store.collect().unwrap().len(), 3);
     for name in &others[1..] {
         assert!(disk.content(&Path::new(ROOT).join(name)).is_some(), "{name}");

@@ -153,6 +153,15 @@ fn kept_files_go_to_done_and_those_that_came_before_the_start_are_found() {
         let result = place.result_of(&format!("{index}.npy"));
         assert_eq!(first(&result), f64::from(index) * 2.0);
     }
+    // A name that a kept file has is no reason to lose either.
+    fs::write(inside.join("0.npy"), input([50.0; 4])).unwrap();
+    eventually("it is kept beside the first", || {
+        inside.join("done/0.npy.1").exists()
+    });
+    assert_ne!(
+        fs::read(inside.join("done/0.npy")).unwrap(),
+        fs::read(inside.join("done/0.npy.1")).unwrap()
+    );
     assert_eq!(files(&inside), [""; 0]);
 }
 

@@ -222,3 +222,25 @@ fn on_a_full_disk_it_goes_on_answering_and_recovers() {
     assert!(arrived(&observer).is_sorted());
     unit.stop();
 }
+
+#[test]
+fn a_broker_that_has_lost_everything_is_told_again_and_serves_the_next_deployment() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let unit = Device::start(&Settings::new(broker.port));
+    for (version, factor) in [("1", 2.0), ("2", 3.0)] {
+        let made = make(folder.path(), version, Computes::Times(factor), Some(factor));
+        deployed(&mut operator(broker.port), from_file(&made));
+    }
+    broker.stop();
+    unit.until("it notices", |overview| !overview.link.connected);
+    fs::remove_file(folder.path().join("mosquitto.db")).unwrap();
+    broker.start_again();
+    unit.until("it is back", |overview| overview.link.connected);
+    let observer = Observer::start(broker.port);
+    let report = observer.report(|generation, _| generation == 2);
+    assert_eq!(report.active_version.as_deref(), Some("2"));
+    let made = make(folder.path(), "3", Computes::Times(4.0), Some(4.0));
+    deployed(&mut operator(broker.port), from_file(&made));
+    observer.report(|generation, slot| generation == 3 && slot.active_version.as_deref() == Some("3"));
+}

@@ -18,7 +18,7 @@ use edgeopt_agent::clock::SystemClock;
 use edgeopt_agent::config::{DropPolicy, Priority};
 use edgeopt_agent::deploy::{Event, Keeper, SlotRecord};
 use edgeopt_agent::download::{Blobs, Fetcher, HttpClient};
-use edgeopt_agent::protocol::{Generation, Phase, ReportedSlot, SlotName};
+use edgeopt_agent::protocol::{Generation, ModelSource, Phase, ReportedSlot, SlotName};
 use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{
     Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns, WatchCriteria,
@@ -222,6 +222,42 @@ fn a_restart_finds_the_model_that_answered() {
         }
         assert_eq!(first(&ask(&server, [4.0; 4]).unwrap()), 8.0);
     }
+}
+
+/// The server of the next version is away, perhaps for days.
+#[test]
+fn a_download_that_waits_holds_up_neither_a_watch_nor_a_rollback() {
+    let root = tempfile::tempdir().unwrap();
+    let server = server(64);
+    let keeper = keeper(root.path(), &server, None);
+    for (generation, factor) in [(1, 2.0), (2, 3.0)] {
+        let version = generation.to_string();
+        let made = make(root.path(), &version, Computes::Times(factor), Some(factor));
+        desire(&keeper, generation, &made);
+        wait_for(&keeper, |slot| slot.active_version.as_ref() == Some(&version));
+        if generation == 1 {
+            (0..10).for_each(|_| drop(ask(&server, [1.0; 4]).unwrap()));
+            wait_for(&keeper, |slot| !slot.watched);
+        }
+    }
+    let mut away = make(root.path(), "3", Computes::Times(4.0), Some(4.0));
+    away.spec.sources = vec![ModelSource::Url("http://127.0.0.1:9/3.edge".into())];
+    desire(&keeper, 3, &away);
+    wait_for(&keeper, |slot| {
+        slot.reason.is_some() && slot.phase == Phase::Downloading
+    });
+    (0..10).for_each(|_| drop(ask(&server, [1.0; 4]).unwrap()));
+    wait_for(&keeper, |slot| !slot.watched && slot.phase == Phase::Downloading);
+    keeper.handle().send(Event::RollbackAsked);
+    wait_for(&keeper, |slot| {
+        slot.active_version.as_deref() == Some("1") && slot.phase == Phase::Downloading
+    });
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
+    // And it is still fetched.
+    wait_for(&keeper, |slot| {
+        let reason = slot.reason.as_deref().unwrap_or_default();
+        reason.contains("127.0.0.1:9")
+    });
 }
 
 #[test]

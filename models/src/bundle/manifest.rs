@@ -45,6 +45,24 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// A manifest of this format that says nothing yet but what the model is called.
+    pub fn new(name: &str, version: &str, precision: Precision) -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            name: name.to_owned(),
+            version: version.to_owned(),
+            precision,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            preprocessing: None,
+            postprocessing: Postprocessing::Raw,
+            memory: Vec::new(),
+            accuracy: None,
+            provenance: Provenance::default(),
+            members: BTreeMap::new(),
+        }
+    }
+
     /// Whether this version can read a bundle of `format`: the same major, any minor.
     pub(super) fn check_format(format: &str) -> Result<(), BundleError> {
         let major = |format: &str| {
@@ -329,7 +347,7 @@ pub struct TaskAccuracy {
 }
 
 /// Where a model came from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     /// File name of the source model.

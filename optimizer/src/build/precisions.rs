@@ -39,6 +39,8 @@ pub(super) fn int8(
         half_scales: options.int8.half_scales || options.half_rest,
         ..options.int8.clone()
     };
+    let half_rest =
+        |quantized: &Model| half_rest(quantized, prepared, options, table, data, backend, progress);
     let target = options.min_sqnr_db.zip(data.evaluation);
     let Some((target, samples)) = target else {
         let mut candidate = Candidate::new(Precision::Int8, prepared.model.clone());
@@ -46,15 +48,7 @@ pub(super) fn int8(
         candidate.kept = report.kept;
         candidate.notes = report.notes;
         if options.half_rest {
-            let (model, report) = half_rest(
-                &candidate.model,
-                prepared,
-                options,
-                table,
-                data,
-                backend,
-                progress,
-            )?;
+            let (model, report) = half_rest(&candidate.model)?;
             take_half(&mut candidate, model, report);
         }
         return Ok(candidate);
@@ -80,15 +74,7 @@ pub(super) fn int8(
         ));
     }
     if options.half_rest {
-        let (model, report) = half_rest(
-            &candidate.model,
-            prepared,
-            options,
-            table,
-            data,
-            backend,
-            progress,
-        )?;
+        let (model, report) = half_rest(&candidate.model)?;
         // The target was met with the rest in float32: half must not be what misses it.
         let reached = || -> Result<f64, BuildError> {
             let judged = simulate(&model)?;

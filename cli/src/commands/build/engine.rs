@@ -26,7 +26,7 @@ pub(crate) enum EngineArgument {
 
 /// What was asked for.
 pub(super) struct Asked {
-    pub(super) library: EngineArgument,
+    pub(super) builder: EngineArgument,
     pub(super) level: Option<u8>,
     pub(super) memory: Option<Bytes>,
 }
@@ -38,7 +38,7 @@ pub(super) fn member(
     manifest: &Manifest,
     screen: &Screen,
 ) -> anyhow::Result<(String, Member)> {
-    let product = match asked.library {
+    let product = match asked.builder {
         EngineArgument::Tensorrt => Product::TensorRt,
         EngineArgument::TensorrtRtx => Product::Rtx,
     };

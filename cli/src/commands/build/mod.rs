@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use edgeopt_models::bundle::{
-    self, AccuracySummary, FORMAT, Manifest, Member, Postprocessing, Precision, Provenance, TaskAccuracy,
+    self, AccuracySummary, Manifest, Member, Postprocessing, Precision, Provenance, TaskAccuracy,
 };
 use edgeopt_models::{Bytes, Graph, Model, onnx};
 use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Prepared, Progress, make, prepare};
@@ -241,7 +241,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     let mut members = BTreeMap::new();
     if let Some(engine) = arguments.engine {
         let asked = engine::Asked {
-            library: engine,
+            builder: engine,
             level: arguments.optimization_level,
             memory: arguments.memory,
         };
@@ -401,10 +401,6 @@ fn manifest(
             this: own.value,
         });
     Ok(Manifest {
-        format: FORMAT.into(),
-        name,
-        version: arguments.model_version.clone(),
-        precision: chosen.precision,
         inputs,
         outputs,
         preprocessing: task.preprocessing.clone(),
@@ -424,7 +420,7 @@ fn manifest(
             tool: concat!("edgeopt ", env!("CARGO_PKG_VERSION")).into(),
             options,
         },
-        members: BTreeMap::new(),
+        ..Manifest::new(&name, &arguments.model_version, chosen.precision)
     })
 }
 

@@ -28,7 +28,7 @@ const ENGINE_LIMIT: Bytes = Bytes::mib(4 << 10);
 
 /// TensorRT on the machine's GPU.
 pub struct TensorRtBackend {
-    library: Library,
+    tensorrt: Library,
     device: Arc<CudaDevice>,
     cache: Option<EngineCache>,
     /// Builds one after the other: two at once need twice the memory.
@@ -41,13 +41,13 @@ impl TensorRtBackend {
     /// # Errors
     /// When the library, its plugin, the driver or a GPU is missing; says what was tried.
     pub fn new(places: &Places, cache: Option<EngineCache>) -> Result<Self, RuntimeError> {
-        let library = Library::find(None, places)?;
+        let tensorrt = Library::find(None, places)?;
         let device = CudaDevice::open().map_err(|message| RuntimeError::LibraryNotFound {
             library: "a GPU for TensorRT",
             tried: vec![message],
         })?;
         Ok(Self {
-            library,
+            tensorrt,
             device: Arc::new(device),
             cache,
             building: Mutex::new(()),
@@ -61,9 +61,9 @@ impl TensorRtBackend {
         shipped: Option<&BundleEngines>,
         on_step: Option<&OnStep>,
     ) -> Result<Vec<u8>, TensorRtError> {
-        let library = self.library.identity.to_string();
+        let library = self.tensorrt.identity.to_string();
         // Engines of RTX are made for a GPU when they are loaded.
-        let target = match self.library.identity.product {
+        let target = match self.tensorrt.identity.product {
             Product::Rtx => "portable".to_owned(),
             Product::TensorRt => self.device.target().to_owned(),
         };
@@ -93,7 +93,7 @@ impl TensorRtBackend {
         let stop = StopRequest::default();
         let _watch = MemoryWatch::start(BUILD_FLOOR, stop.clone(), available);
         let steps = Steps(on_step);
-        let built = build_engine(&self.library, onnx, &options, &Stoppable::new(&steps, stop))?;
+        let built = build_engine(&self.tensorrt, onnx, &options, &Stoppable::new(&steps, stop))?;
         if let Some(cache) = &self.cache {
             for removed in cache.put(&key, &built.plan)? {
                 tracing::info!("{} was removed: the cache of engines is full", removed.display());
@@ -136,7 +136,7 @@ impl Backend for TensorRtBackend {
             .map_or_else(|error| error, |(free, total)| format!("{free} of {total} free"));
         format!(
             "{:?} on {} ({}, {memory})",
-            self.library,
+            self.tensorrt,
             self.device.name(),
             self.device.target()
         )
@@ -179,8 +179,8 @@ impl Backend for TensorRtBackend {
             )
             .map_err(refused)?;
         let loading = Loading {
-            table: self.library.table,
-            entries: self.library.entries,
+            table: self.tensorrt.table,
+            entries: self.tensorrt.entries,
             device: self.device.clone(),
             budget: options.budget.clone(),
             name,
@@ -218,25 +218,7 @@ mod tests {
                 Member::Data(plan_file::encode(&ours, b"ours").unwrap()),
             ),
         ]);
-        let manifest = Manifest {
-            format: FORMAT.into(),
-            name: "m".into(),
-            version: "1".into(),
-            precision: Precision::Int8,
-            inputs: vec![],
-            outputs: vec![],
-            preprocessing: None,
-            postprocessing: Postprocessing::Raw,
-            memory: vec![],
-            accuracy: None,
-            provenance: Provenance {
-                source: "m.onnx".into(),
-                source_sha256: String::new(),
-                tool: "test".into(),
-                options: BTreeMap::new(),
-            },
-            members: BTreeMap::new(),
-        };
+        let manifest = Manifest::new("m", "1", Precision::Int8);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.edge");
         pack(manifest, &members, None, &path).unwrap();
