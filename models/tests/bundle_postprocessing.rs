@@ -4,9 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use edgeopt_models::bundle::{
-    DimInfo, FORMAT, MODEL, Manifest, MemberInfo, Postprocessing, Precision, Provenance, TensorInfo,
-};
+use edgeopt_models::bundle::{DimInfo, MODEL, Manifest, MemberInfo, Precision, TensorInfo};
 use edgeopt_models::{Bytes, DataType};
 
 fn manifest() -> Manifest {

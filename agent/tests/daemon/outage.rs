@@ -227,11 +227,18 @@ fn on_a_full_disk_it_goes_on_answering_and_recovers() {
 fn a_broker_that_has_lost_everything_is_told_again_and_serves_the_next_deployment() {
     let folder = tempfile::tempdir().unwrap();
     let mut broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let before = Observer::start(broker.port);
     let unit = Device::start(&Settings::new(broker.port));
     for (version, factor) in [("1", 2.0), ("2", 3.0)] {
         let made = make(folder.path(), version, Computes::Times(factor), Some(factor));
         deployed(&mut operator(broker.port), from_file(&made));
     }
+    // Trusted: nothing new will have to be said.
+    for _ in 0..20 {
+        assert_eq!(unit.http().predict(1.0).unwrap().number(), 3.0);
+    }
+    before.report(|generation, slot| generation == 2 && !slot.watched);
+    drop(before);
     broker.stop();
     unit.until("it notices", |overview| !overview.link.connected);
     fs::remove_file(folder.path().join("mosquitto.db")).unwrap();
