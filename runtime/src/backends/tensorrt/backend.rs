@@ -193,7 +193,7 @@ impl Backend for TensorRtBackend {
 mod tests {
     use std::collections::BTreeMap;
 
-    use edgeopt_models::bundle::{FORMAT, MODEL, Manifest, Member, Postprocessing, Provenance, pack};
+    use edgeopt_models::bundle::{MODEL, Manifest, Member, pack};
 
     use super::*;
 
