@@ -148,7 +148,7 @@ fn what_onnx_runtime_computes_stays_right_through_our_hands() {
         .collect();
     files.sort();
     let backend = CpuBackend::new().unwrap();
-    let bare = BareRuntime::new(backend.library()).unwrap();
+    let bare = BareRuntime::new(backend.loaded_from()).unwrap();
     let (next, totals) = (AtomicUsize::new(0), Mutex::new(Totals::default()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {

@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<()> {
     ours.run(&inputs)?;
     report_memory("run once")?;
 
-    let bare = BareRuntime::new(backend.library())?;
+    let bare = BareRuntime::new(backend.loaded_from())?;
     let peer = bare.load(&std::fs::read(file)?, i32::try_from(threads)?)?;
     let values = peer.values(&inputs)?;
     peer.run(&values)?;

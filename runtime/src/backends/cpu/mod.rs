@@ -41,7 +41,7 @@ impl CpuBackend {
     }
 
     /// The library that was loaded.
-    pub fn library(&self) -> &Path {
+    pub fn loaded_from(&self) -> &Path {
         &self.runtime.path
     }
 }

@@ -27,7 +27,7 @@ pub struct EngineKey {
     /// SHA-256 of the encoded model.
     pub model: String,
     /// Product and version of the library: `TensorRT 10.3.0`.
-    pub library: String,
+    pub builder: String,
     /// Compute capability of the GPU, `sm_87`; `portable` for engines that do not depend on one.
     pub target: String,
     /// Scratch memory that any one layer was allowed. An engine serves wherever at least as much is allowed.
@@ -38,10 +38,10 @@ pub struct EngineKey {
 
 impl EngineKey {
     /// The key for a model built by a library for a target.
-    pub fn new(model: &[u8], library: String, target: String, limits: &BuildLimits) -> std::io::Result<Self> {
+    pub fn new(model: &[u8], builder: String, target: String, limits: &BuildLimits) -> std::io::Result<Self> {
         Ok(Self {
             model: digest_of(model)?.0,
-            library,
+            builder,
             target,
             workspace: limits.workspace,
             options: std::collections::BTreeMap::new(),
@@ -54,11 +54,11 @@ impl EngineKey {
     /// As [`EngineKey::new`].
     pub fn for_build(
         model: &[u8],
-        library: String,
+        builder: String,
         target: String,
         options: &EngineOptions,
     ) -> std::io::Result<Self> {
-        let mut key = Self::new(model, library, target, &options.limits)?;
+        let mut key = Self::new(model, builder, target, &options.limits)?;
         for range in &options.ranges {
             let shown = format!("{:?} {:?} {:?}", range.min, range.opt, range.max);
             key.options.insert(format!("range of {}", range.input), shown);
@@ -75,7 +75,7 @@ impl EngineKey {
             }
         };
         compare("built from model", &self.model, &other.model);
-        compare("built by", &self.library, &other.library);
+        compare("built by", &self.builder, &other.builder);
         compare("built for", &self.target, &other.target);
         let allowed = self.workspace.unwrap_or(Bytes(u64::MAX));
         if other.workspace.unwrap_or(Bytes(u64::MAX)) > allowed {
@@ -260,7 +260,7 @@ mod tests {
     fn what_differs_is_said() {
         let bytes = encode(&key(), b"engine").unwrap();
         let mut other = key();
-        other.library = "TensorRT 10.16.0".into();
+        other.builder = "TensorRT 10.16.0".into();
         other.workspace = Some(Bytes::mib(64));
         other.options.insert("ranges".into(), "x 1..4".into());
         let error = decode_for(&bytes, &other).unwrap_err().to_string();
