@@ -36,13 +36,14 @@ check: ## formatting, lints, documentation, licences and advisories
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else echo "cargo-deny is not installed: licences and advisories were not checked"; fi
 
-bench: fetch ## INT8 builds and session overhead side by side with ONNX Runtime (needs numpy, onnx, onnxruntime in PYTHON)
+bench: fetch ## side by side: INT8 builds and runs with ONNX Runtime, images with OpenCV (PYTHON: numpy onnx onnxruntime opencv-python-headless)
 	$(CARGO) build --release -p edgeopt -p edgeopt-tests
 	mkdir -p out/bench
 	target/release/make-net resnet50 out/bench/resnet50.onnx
 	target/release/make-net mobilenet_v2 out/bench/mobilenet_v2.onnx
 	target/release/session-overhead models/zoo/mnist/mnist.onnx 20000 1
 	target/release/session-overhead out/bench/mobilenet_v2.onnx 200 1
+	$(PYTHON) tests/bench/preprocess.py --preprocess-speed target/release/preprocess-speed
 	$(PYTHON) tests/bench/quantize.py --edgeopt target/release/edgeopt --model out/bench/resnet50.onnx --input-shape 3,224,224
 
 bench-gpu: ## what a run costs besides its kernels, on an NVIDIA GPU

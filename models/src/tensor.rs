@@ -6,7 +6,7 @@ use aligned_vec::{AVec, ConstAlign};
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use crate::DataType;
+use crate::{DataType, MappedPart};
 
 /// 64-byte aligned storage: what vector units and runtimes want.
 type Aligned = AVec<u8, ConstAlign<64>>;
@@ -23,12 +23,8 @@ pub struct Tensor {
 #[derive(Clone)]
 enum Data {
     Owned(Arc<Aligned>),
-    /// A part of a memory-mapped file (ONNX external data).
-    Mapped {
-        file: Arc<memmap2::Mmap>,
-        offset: usize,
-        len: usize,
-    },
+    /// A part of a memory-mapped file (a model, ONNX external data).
+    Mapped(MappedPart),
     Strings(Arc<Vec<Vec<u8>>>),
 }
 
@@ -166,28 +162,21 @@ impl Tensor {
     ///
     /// # Errors
     /// When the part lies outside the file or has the wrong size.
-    pub fn from_mapped(
-        dtype: DataType,
-        dims: &[usize],
-        file: Arc<memmap2::Mmap>,
-        offset: usize,
-        len: usize,
-    ) -> Result<Self, TensorError> {
-        check_size(dtype, dims, len)?;
-        if offset.checked_add(len).is_none_or(|end| end > file.len()) {
-            let actual = file.len().saturating_sub(offset);
-            return Err(TensorError::Size {
-                dtype,
-                dims: dims.into(),
-                expected: len,
-                actual,
-            });
-        }
+    pub fn from_mapped(dtype: DataType, dims: &[usize], part: MappedPart) -> Result<Self, TensorError> {
+        check_size(dtype, dims, part.bytes().len())?;
         Ok(Self {
             dtype,
             dims: dims.into(),
-            data: Data::Mapped { file, offset, len },
+            data: Data::Mapped(part),
         })
+    }
+
+    /// The part of a file that holds the elements, if they were not read into memory.
+    pub fn mapped(&self) -> Option<&MappedPart> {
+        match &self.data {
+            Data::Mapped(part) => Some(part),
+            _ => None,
+        }
     }
 
     /// The element type.
@@ -209,7 +198,7 @@ impl Tensor {
     pub fn as_bytes(&self) -> &[u8] {
         match &self.data {
             Data::Owned(bytes) => bytes,
-            Data::Mapped { file, offset, len } => &file[*offset..*offset + *len],
+            Data::Mapped(part) => part.bytes(),
             Data::Strings(_) => &[],
         }
     }
@@ -217,18 +206,14 @@ impl Tensor {
     /// Lets the system take back the memory that a mapped file's pages occupy; they are read from the file again when
     /// they are next used. Does nothing for tensors that are not mapped.
     pub fn release_pages(&self) {
-        #[cfg(unix)]
-        if let Data::Mapped { file, offset, len } = &self.data {
-            // SAFETY: the mapping is read-only and backed by a file, so that dropped pages come back with the same
-            // content. A refusal costs nothing but memory.
-            #[allow(unsafe_code)]
-            let _ = unsafe { file.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, *offset, *len) };
+        if let Data::Mapped(part) = &self.data {
+            part.file.release(part.range.clone());
         }
     }
 
     /// The bytes for writing; copies them first when they are shared or mapped. Empty for strings.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
-        if let Data::Mapped { .. } = self.data {
+        if let Data::Mapped(_) = self.data {
             self.data = Data::owned(self.as_bytes());
         }
         match &mut self.data {

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use edgeopt_models::bundle::{
     BundleError, DimInfo, Limits, MANIFEST, Manifest, Member, Precision, PublicKey, SecretKey,
-    SignatureError, TensorInfo, Trust, Trusted, extract, generate_keys, pack, read_manifest, read_member,
-    sign_file, verify,
+    SignatureError, TensorInfo, Trust, Trusted, extract, generate_keys, map_member, pack, read_manifest,
+    read_member, sign_file, verify,
 };
 use edgeopt_models::{Bytes, DataType};
 
@@ -80,6 +80,20 @@ fn what_is_packed_is_extracted_and_the_same_input_gives_the_same_bytes() {
             read_member(bytes.as_slice(), &name, Bytes::mib(1)).unwrap(),
             expected
         );
+        let file = folder.path().join("whole.edge");
+        std::fs::write(&file, &bytes).unwrap();
+        assert_eq!(map_member(&file, &name).unwrap().bytes(), expected);
+        let place = bytes
+            .windows(expected.len())
+            .position(|part| part == expected)
+            .unwrap();
+        let mut spoilt = bytes.clone();
+        spoilt[place] ^= 1;
+        std::fs::write(&file, spoilt).unwrap();
+        let error = map_member(&file, &name).unwrap_err();
+        assert!(matches!(error, BundleError::Digest { .. }), "{error}");
+        std::fs::write(&file, &bytes[..place + 1]).unwrap();
+        assert!(map_member(&file, &name).is_err(), "{name} is cut short");
     }
     let again = extract(bytes.as_slice(), &target, &Limits::default(), &Trust::Unchecked);
     assert!(
@@ -403,7 +417,8 @@ fn ten_thousand_damaged_bundles_are_refused_or_unchanged_within_the_memory_bound
         (state % below as u64) as usize
     };
     let (mut accepted, mut refused) = (0, 0);
-    for _ in 0..10_000 {
+    let spoilt = folder.path().join("spoilt.edge");
+    for round in 0..10_000 {
         let mut bytes = original.clone();
         match random(5) {
             0 => bytes.truncate(random(bytes.len())),
@@ -439,6 +454,10 @@ fn ten_thousand_damaged_bundles_are_refused_or_unchanged_within_the_memory_bound
             Err(_) => refused += 1,
         }
         let _ = read_member(Cursor::new(&bytes), "model.onnx", Bytes::mib(1));
+        if round % 50 == 0 {
+            std::fs::write(&spoilt, &bytes).unwrap();
+            let _ = map_member(&spoilt, "model.onnx");
+        }
     }
     assert!(
         refused > 5_000 && accepted > 0,

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use edgeopt_models::bundle::{Manifest, MemoryPlan, TensorInfo};
-use edgeopt_models::{Bytes, DataType, Model, Shape, Tensor, ValueInfo, ValueName};
+use edgeopt_models::{Bytes, DataType, MappedPart, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
 
@@ -33,6 +33,8 @@ pub enum ModelSource<'a> {
     Model(&'a Model),
     /// An encoded ONNX model without external data.
     Bytes(&'a [u8]),
+    /// An encoded ONNX model in a mapped file, such as a bundle: its weights need not be read into memory.
+    Mapped(&'a MappedPart),
     /// An ONNX file, with external data beside it if it has any.
     File(&'a std::path::Path),
 }
@@ -58,8 +60,9 @@ pub struct CompileOptions {
     /// Take little memory at the price of slower runs: no copy of the weights in the order that kernels like best, and
     /// nothing kept from one run to the next. For models that are run only to be observed.
     pub frugal: bool,
-    /// With `frugal`: all the same keep what activations took from one run to the next, which halves the time of a run.
-    pub keep_activations: bool,
+    /// With `frugal`: the model runs often enough for what halves the time of a run, as long as nothing is held twice:
+    /// weights in the order that kernels like best, and what activations took kept from one run to the next.
+    pub many_runs: bool,
     /// Told whenever a step of the compilation is done: a build of minutes shows by it that it does not hang.
     pub on_step: Option<OnStep>,
 }
@@ -120,7 +123,7 @@ impl Default for CompileOptions {
             exact_quantization: false,
             optimize: true,
             frugal: false,
-            keep_activations: false,
+            many_runs: false,
             on_step: None,
         }
     }

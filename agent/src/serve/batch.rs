@@ -16,7 +16,11 @@ pub(super) fn stack<S: AsRef<[Tensor]>>(samples: &[S]) -> Option<Vec<Tensor>> {
                 return None;
             }
             let rows: usize = parts.iter().map(|part| part.dims()[0]).sum();
-            let bytes: Vec<u8> = parts.iter().flat_map(|part| part.as_bytes()).copied().collect();
+            let bytes = parts
+                .iter()
+                .map(|part| part.as_bytes())
+                .collect::<Vec<_>>()
+                .concat();
             let dims: Vec<usize> = std::iter::once(rows).chain(rest.iter().copied()).collect();
             Tensor::from_bytes(head.dtype(), &dims, &bytes).ok()
         })

@@ -16,7 +16,7 @@ use edgeopt_runtime::{
 
 use super::answer::has_non_finite;
 
-/// The largest model and golden file read into memory.
+/// The largest golden file read into memory.
 const MEMBER_LIMIT: Bytes = Bytes::mib(4 << 10);
 
 /// Why a bundle cannot answer.
@@ -91,12 +91,12 @@ impl LoadedModel {
         };
         let (manifest, _) =
             bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked).map_err(bad)?;
-        let onnx = bundle::read_member(open()?, bundle::MODEL, MEMBER_LIMIT).map_err(bad)?;
+        let onnx = bundle::map_member(path, bundle::MODEL).map_err(bad)?;
         let options = CompileOptions {
             engines: Some(BundleEngines::of(path, &manifest)),
             ..options.clone()
         };
-        let engine = compile_declared(&manifest, ModelSource::Bytes(&onnx), backend, &options)?;
+        let engine = compile_declared(&manifest, ModelSource::Mapped(&onnx), backend, &options)?;
         Ok(Self {
             output_names: engine
                 .outputs()

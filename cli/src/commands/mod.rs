@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use edgeopt_models::bundle::{self, Limits, Manifest, Trust};
-use edgeopt_models::{Bytes, Model, onnx};
+use edgeopt_models::{Model, onnx};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError, compile_declared};
 
 /// A model as the command line takes it: an ONNX file, or a bundle with its manifest.
@@ -45,9 +45,6 @@ impl Given {
     }
 }
 
-/// The largest model read out of a bundle into memory.
-const MODEL_LIMIT: Bytes = Bytes::mib(4 << 10);
-
 /// Reads a model from an `.onnx` or `.edge` file; which of the two is told by content.
 pub(crate) fn read_model(path: &Path) -> anyhow::Result<Given> {
     if !is_bundle(path)? {
@@ -59,9 +56,9 @@ pub(crate) fn read_model(path: &Path) -> anyhow::Result<Given> {
     }
     let open = || std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()));
     let (manifest, _) = bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked)?;
-    let bytes = bundle::read_member(open()?, bundle::MODEL, MODEL_LIMIT)?;
+    let member = bundle::map_member(path, bundle::MODEL)?;
     let model =
-        onnx::read_bytes(&bytes).with_context(|| format!("{} in {}", bundle::MODEL, path.display()))?;
+        onnx::read_mapped(&member).with_context(|| format!("{} in {}", bundle::MODEL, path.display()))?;
     Ok(Given {
         model,
         manifest: Some(manifest),

@@ -19,5 +19,5 @@ pub use manifest::*;
 pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};
 pub use pack::{Member, digest_of, pack, sign_file, write_file};
 pub use postprocessing::{DetectionFormat, OutputShape, Postprocessing, PostprocessingError};
-pub use read::{Limits, extract, read_manifest, read_member, verify};
+pub use read::{Limits, extract, map_member, read_manifest, read_member, verify};
 pub use sign::{PublicKey, SecretKey, Trust, Trusted, generate_keys};

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::member::{MANIFEST, SIGNATURE, check_path};
 use super::pack::hex;
 use super::{BundleError, Manifest, MemberInfo, Trust, Trusted};
-use crate::Bytes;
+use crate::{Bytes, MappedFile, MappedPart};
 
 /// The most a reader accepts.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +163,47 @@ pub fn read_member(reader: impl Read, name: &str, limit: Bytes) -> Result<Vec<u8
             check_digest(name, info, actual, Bytes::from(data.len()))?;
             return Ok(data);
         }
+    }
+    Err(member_error(name, "the manifest lists it, but it is missing"))
+}
+
+/// Finds one member in the file at `path`, which is mapped, after the whole manifest was checked; only the member's own
+/// digest is verified. The file must not be changed in place afterwards.
+///
+/// # Errors
+/// When the file cannot be mapped, the bundle has no such member, or it does not match its digest.
+pub fn map_member(path: &Path, name: &str) -> Result<MappedPart, BundleError> {
+    let file = MappedFile::open(path).map_err(|source| BundleError::Io {
+        path: path.into(),
+        source,
+    })?;
+    let mut archive = tar::Archive::new(&file[..]);
+    let mut entries = archive.entries().map_err(archive_error)?.raw(true);
+    let manifest = parse_manifest(&manifest_entry(&mut entries, &Limits::default())?)?;
+    let info = manifest
+        .members
+        .get(name)
+        .ok_or_else(|| member_error(name, "the bundle has no such member"))?;
+    for entry in entries {
+        let entry = entry.map_err(archive_error)?;
+        if entry_name(&entry)? != name {
+            continue;
+        }
+        let range = usize::try_from(entry.raw_file_position())
+            .ok()
+            .zip(usize::try_from(entry.size()).ok())
+            .and_then(|(start, size)| Some(start..start.checked_add(size)?))
+            .filter(|range| range.end <= file.len())
+            .ok_or_else(|| member_error(name, "the file is cut short"))?;
+        let part = MappedPart {
+            file: file.clone(),
+            range: range.clone(),
+        };
+        let actual = hex(&Sha256::digest(part.bytes()));
+        check_digest(name, info, actual, Bytes::from(range.len()))?;
+        // Whoever uses the member reads what it needs of it again.
+        file.release(range);
+        return Ok(part);
     }
     Err(member_error(name, "the manifest lists it, but it is missing"))
 }

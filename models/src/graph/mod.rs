@@ -10,6 +10,7 @@ mod known_attributes;
 mod names;
 mod node;
 mod order;
+mod spill;
 mod uses;
 pub mod validate;
 

@@ -4,20 +4,14 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
 use onnx_protobuf::TensorProto;
+
+use crate::{MappedFile, MappedPart};
 
 /// The files beside a model, each mapped once, when first needed.
 pub(super) struct ExternalFiles {
     folder: PathBuf,
-    maps: HashMap<PathBuf, Arc<Mmap>>,
-}
-
-/// A part of a mapped file.
-pub(super) struct MappedPart {
-    pub(super) file: Arc<Mmap>,
-    pub(super) offset: usize,
-    pub(super) len: usize,
+    maps: HashMap<PathBuf, Arc<MappedFile>>,
 }
 
 impl ExternalFiles {
@@ -60,10 +54,11 @@ impl ExternalFiles {
                 file.len()
             ));
         }
-        Ok(MappedPart { file, offset, len })
+        let range = offset..offset + len;
+        Ok(MappedPart { file, range })
     }
 
-    fn map(&mut self, location: &str) -> Result<Arc<Mmap>, String> {
+    fn map(&mut self, location: &str) -> Result<Arc<MappedFile>, String> {
         let relative = Path::new(location);
         let inside = relative
             .components()
@@ -89,7 +84,7 @@ impl ExternalFiles {
         if let Some(map) = self.maps.get(&path) {
             return Ok(map.clone());
         }
-        let map = Arc::new(map_file(&path).map_err(failed)?);
+        let map = MappedFile::open(&path).map_err(failed)?;
         self.maps.insert(path, map.clone());
         Ok(map)
     }
@@ -100,19 +95,4 @@ pub(super) fn folder_of(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
-}
-
-/// Maps a file for reading. Only regular files: opening a pipe would wait for ever.
-pub(super) fn map_file(path: &Path) -> std::io::Result<Mmap> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    let file = std::fs::File::open(path)?;
-    // SAFETY: the mapping is private to reading and never handed out for writing. What remains is that
-    // another process truncates or rewrites the file while the model is in use; `read_file` documents that
-    // it must not, and all of our own writers replace files by renaming, which leaves mapped ones intact.
-    #[allow(unsafe_code)]
-    unsafe {
-        Mmap::map(&file)
-    }
 }

@@ -20,6 +20,6 @@ mod wire;
 mod write;
 
 pub use files::{ExternalData, WriteOptions, write_file, write_file_with};
-pub use read::{IR_VERSIONS, ReadError, read_bytes, read_file, read_tensor_bytes};
+pub use read::{IR_VERSIONS, ReadError, read_bytes, read_file, read_mapped, read_tensor_bytes};
 pub use wire::{WireError, memory_bound};
-pub use write::{WriteError, write_bytes, write_bytes_without};
+pub use write::{Elsewhere, WriteError, write_bytes, write_bytes_without};

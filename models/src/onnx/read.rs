@@ -13,7 +13,7 @@ use super::tensor_proto::read_tensor;
 use super::types::read_value_info;
 use super::wire::WireError;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Graph, Model, Node, Tensor};
+use crate::{Graph, MappedPart, Model, Node, Tensor};
 
 /// The IR versions that can be read.
 pub const IR_VERSIONS: RangeInclusive<i64> = 3..=13;
@@ -80,7 +80,16 @@ pub fn read_file(path: &Path) -> Result<Model, ReadError> {
         path: path.into(),
         source,
     })?;
-    let (structure, source) = Source::file(&map, path)?;
+    let (structure, source) = Source::mapped(&map, Some(path))?;
+    read(structure, source)
+}
+
+/// Reads a model that is a part of a mapped file, such as a bundle; as [`read_file`], but external data is an error.
+///
+/// # Errors
+/// When the part is not a well-formed ONNX model.
+pub fn read_mapped(part: &MappedPart) -> Result<Model, ReadError> {
+    let (structure, source) = Source::mapped(part, None)?;
     read(structure, source)
 }
 

@@ -2,21 +2,20 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
-use memmap2::Mmap;
 use onnx_protobuf::{AttributeProto, GraphProto, TensorProto};
 
-use super::external::{ExternalFiles, map_file};
+use super::external::ExternalFiles;
 use super::wire::{Structure, WireError, separate};
-use crate::{DataType, Tensor};
+use crate::{DataType, MappedFile, MappedPart, Tensor};
 
 /// Smaller tensors are copied: a mapped one costs an unaligned view and keeps the file open.
 const MAPPED_FROM: usize = 1024;
 
 pub(super) struct Source<'a> {
     bytes: &'a [u8],
-    map: Option<Arc<Mmap>>,
+    /// The mapped file that `bytes` is a part of, and where.
+    map: Option<&'a MappedPart>,
     /// `None` when raw data stands in the messages themselves.
     cuts: Option<Vec<Range<usize>>>,
     external: Option<ExternalFiles>,
@@ -24,8 +23,10 @@ pub(super) struct Source<'a> {
 }
 
 /// Maps a model's file.
-pub(super) fn open(path: &Path) -> std::io::Result<Arc<Mmap>> {
-    map_file(path).map(Arc::new)
+pub(super) fn open(path: &Path) -> std::io::Result<MappedPart> {
+    let file = MappedFile::open(path)?;
+    let range = 0..file.len();
+    Ok(MappedPart { file, range })
 }
 
 impl<'a> Source<'a> {
@@ -62,12 +63,12 @@ impl<'a> Source<'a> {
         self.budget
     }
 
-    /// A mapped model at `path`.
-    pub(super) fn file(map: &'a Arc<Mmap>, path: &Path) -> Result<(Vec<u8>, Self), WireError> {
-        let (structure, source) = Self::memory(map)?;
+    /// A mapped model; with files beside it if it has a `path` of its own.
+    pub(super) fn mapped(part: &'a MappedPart, path: Option<&Path>) -> Result<(Vec<u8>, Self), WireError> {
+        let (structure, source) = Self::memory(part.bytes())?;
         let source = Self {
-            map: Some(map.clone()),
-            external: Some(ExternalFiles::beside(path)),
+            map: Some(part),
+            external: path.map(ExternalFiles::beside),
             ..source
         };
         Ok((structure, source))
@@ -78,7 +79,10 @@ impl<'a> Source<'a> {
         let range = self.range(field)?;
         let tensor = match (&self.map, range) {
             (Some(map), Some(range)) if range.len() >= MAPPED_FROM => {
-                Tensor::from_mapped(dtype, dims, map.clone(), range.start, range.len())
+                let start = map.range.start + range.start;
+                let range = start..start + range.len();
+                let file = map.file.clone();
+                Tensor::from_mapped(dtype, dims, MappedPart { file, range })
             }
             (_, Some(range)) => Tensor::from_bytes(dtype, dims, &self.bytes[range]),
             (_, None) => Tensor::from_bytes(dtype, dims, field),
@@ -113,7 +117,7 @@ impl<'a> Source<'a> {
             .and_then(|elements| dtype.size_of(elements))
             .ok_or_else(|| format!("a {dtype} tensor of shape {dims:?} cannot be stored in a file"))?;
         let part = files.locate(proto, expected)?;
-        Tensor::from_mapped(dtype, dims, part.file, part.offset, part.len).map_err(|error| error.to_string())
+        Tensor::from_mapped(dtype, dims, part).map_err(|error| error.to_string())
     }
 
     /// Puts raw data back into an attribute that is kept as it is.

@@ -39,14 +39,30 @@ pub fn write_bytes(model: &Model) -> Result<Vec<u8>, WriteError> {
         .map_err(WriteError::Encode)
 }
 
-/// Encodes a model without the data of the initializers named in `detached`: they are declared as external data,
-/// for a reader that is given the data another way.
+/// Where a reader finds the data of an initializer that is not in the encoded model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// It is given the data another way.
+    Given,
+    /// In a file of the folder that the reader looks in.
+    File {
+        /// The file's name.
+        name: String,
+        /// Where in it the data begins.
+        offset: usize,
+    },
+}
+
+/// Encodes a model without the data of the initializers in `elsewhere`: they are declared as external data.
 ///
 /// # Errors
 /// When the model exceeds protobuf's 2 GiB.
-pub fn write_bytes_without(model: &Model, detached: HashSet<ValueName>) -> Result<Vec<u8>, WriteError> {
+pub fn write_bytes_without(
+    model: &Model,
+    elsewhere: HashMap<ValueName, Elsewhere>,
+) -> Result<Vec<u8>, WriteError> {
     let mut payload = Payload {
-        detached,
+        elsewhere,
         ..Payload::default()
     };
     model_proto(model, &mut payload)
@@ -59,7 +75,7 @@ pub fn write_bytes_without(model: &Model, detached: HashSet<ValueName>) -> Resul
 pub(super) struct Payload<'a> {
     external: Option<(&'a str, u64)>,
     /// Initializers whose bytes go nowhere.
-    detached: HashSet<ValueName>,
+    elsewhere: HashMap<ValueName, Elsewhere>,
     /// The tensors that go to the file, with their offsets, in order; and where the file ends.
     pub(super) placed: Vec<(Tensor, u64)>,
     pub(super) end: u64,
@@ -82,13 +98,15 @@ impl<'a> Payload<'a> {
     }
 
     fn initializer(&mut self, tensor: &Tensor, name: &str, rest: Option<&TensorProto>) -> TensorProto {
-        if self.detached.contains(name) {
-            let mut proto = tensor_header(tensor, name, rest);
-            proto.data_location = DataLocation::EXTERNAL.into();
-            proto.external_data = vec![entry("location", name.to_owned())];
-            return proto;
-        }
         let len = tensor.as_bytes().len() as u64;
+        if let Some(elsewhere) = self.elsewhere.get(name) {
+            return match elsewhere {
+                Elsewhere::Given => external(tensor, name, rest, name, None),
+                Elsewhere::File { name: file, offset } => {
+                    external(tensor, name, rest, file, Some((*offset as u64, len)))
+                }
+            };
+        }
         let Some((location, _)) = self.external.filter(|(_, from)| len >= (*from).max(1)) else {
             return self.inline(tensor, name, rest);
         };
@@ -97,18 +115,26 @@ impl<'a> Payload<'a> {
         let offset = self.end.next_multiple_of(alignment);
         self.end = offset + len;
         self.placed.push((tensor.clone(), offset));
-        let mut proto = tensor_header(tensor, name, rest);
-        proto.data_location = DataLocation::EXTERNAL.into();
-        proto.external_data = [
-            ("location", location.to_owned()),
-            ("offset", offset.to_string()),
-            ("length", len.to_string()),
-        ]
-        .into_iter()
-        .map(|(key, value)| entry(key, value))
-        .collect();
-        proto
+        external(tensor, name, rest, location, Some((offset, len)))
     }
+}
+
+/// A tensor whose data lies in the file `location`, at an offset in bytes and of a length in bytes.
+fn external(
+    tensor: &Tensor,
+    name: &str,
+    rest: Option<&TensorProto>,
+    location: &str,
+    range: Option<(u64, u64)>,
+) -> TensorProto {
+    let mut proto = tensor_header(tensor, name, rest);
+    proto.data_location = DataLocation::EXTERNAL.into();
+    proto.external_data = vec![entry("location", location.to_owned())];
+    if let Some((offset, length)) = range {
+        proto.external_data.push(entry("offset", offset.to_string()));
+        proto.external_data.push(entry("length", length.to_string()));
+    }
+    proto
 }
 
 fn entry(key: &str, value: String) -> StringStringEntryProto {

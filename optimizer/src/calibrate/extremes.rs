@@ -43,7 +43,7 @@ pub fn extremes(
     let options = CompileOptions {
         threads,
         frugal: true,
-        keep_activations: true,
+        many_runs: true,
         ..CompileOptions::default()
     };
     let (reduced, mut found) = reducing(model, &tensors);

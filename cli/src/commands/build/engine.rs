@@ -1,18 +1,17 @@
 //! The engine that a bundle may carry: built by the TensorRT of this machine, under the same limit as the model.
 
-use std::sync::Once;
-
 use anyhow::{Context, bail};
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::{Manifest, Member, MemoryPlan};
 use edgeopt_runtime::MemoryUse;
 use edgeopt_runtime::backends::tensorrt::{
-    BUILD_FLOOR, BuildEvents, BuildLimits, EngineOptions, Library, MemoryWatch, Places, Product, Stop,
-    StopRequest, Stoppable, TensorRtError, build_engine, plan_file, ranges,
+    BUILD_FLOOR, BuildEvents, BuildLimits, EngineOptions, Library, MemoryWatch, Places, Product, StopRequest,
+    Stoppable, TensorRtError, build_engine, plan_file, ranges,
 };
 use edgeopt_runtime::memory::{Budget, available};
 use indicatif::ProgressBar;
 
+use super::scratch::Scratch;
 use crate::screen::Screen;
 
 /// Which TensorRT builds the engine.
@@ -36,6 +35,7 @@ pub(super) fn member(
     asked: &Asked,
     onnx: &[u8],
     manifest: &Manifest,
+    scratch: &Scratch,
     screen: &Screen,
 ) -> anyhow::Result<(String, Member)> {
     let product = match asked.builder {
@@ -56,7 +56,7 @@ pub(super) fn member(
         ..EngineOptions::default()
     };
     let stop = StopRequest::default();
-    stop_on_interrupt(&stop)?;
+    scratch.interrupts(stop.clone());
     let _watch = MemoryWatch::start(BUILD_FLOOR, stop.clone(), available);
     let what = format!("building with {}", library.identity);
     let bar = screen.bar(&what, None);
@@ -118,22 +118,6 @@ fn with_parts(error: TensorRtError, limit: Option<Bytes>, plan: Option<&MemoryPl
         }
         (error, ..) => error,
     }
-}
-
-/// Ctrl-C stops the build cleanly; the second one ends the program.
-fn stop_on_interrupt(stop: &StopRequest) -> anyhow::Result<()> {
-    static ONCE: Once = Once::new();
-    let mut result = Ok(());
-    ONCE.call_once(|| {
-        let stop = stop.clone();
-        result = ctrlc::set_handler(move || {
-            if stop.reason().is_some() {
-                std::process::exit(130);
-            }
-            stop.ask(Stop::Asked);
-        });
-    });
-    result.context("Ctrl-C cannot be caught")
 }
 
 /// The builder's innermost phase beside the bar's own text.

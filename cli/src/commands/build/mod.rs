@@ -4,6 +4,7 @@ mod memory;
 mod progress;
 mod ranges;
 mod reporting;
+mod scratch;
 mod table;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use super::task::{Task, read_task};
 use crate::screen::Screen;
 use progress::Bars;
 use ranges::{Known, Watched};
+use scratch::Scratch;
 
 /// Builds a bundle from an ONNX model: optimized, at the asked precision, compared with the original on your data.
 #[derive(clap::Args)]
@@ -175,7 +177,11 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     let bars = Bars::new(screen);
     let dims: BTreeMap<String, usize> = arguments.dim.iter().cloned().collect();
     bars.stage("preparing", None);
-    let prepared = prepare(model, &dims, &backend)?;
+    let mut prepared = prepare(model, &dims, &backend)?;
+    let scratch = Scratch::beside(&arguments.output)?;
+    // What the passes made of the weights is as large as the model, and little of it is read at a time.
+    let spilled = prepared.model.graph.spill_constants(scratch.path());
+    spilled.with_context(|| format!("cannot write the model's weights to {}", scratch.path().display()))?;
 
     let data = opened.data();
     let sample = match opened.evaluation.as_ref().or(opened.calibration.as_ref()) {
@@ -245,7 +251,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
             level: arguments.optimization_level,
             memory: arguments.memory,
         };
-        members.extend([engine::member(&asked, &encoded, &manifest, screen)?]);
+        members.extend([engine::member(&asked, &encoded, &manifest, &scratch, screen)?]);
     }
     members.insert(bundle::MODEL.to_owned(), Member::Data(encoded));
     if let Some(samples) = &opened.evaluation {

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::half_quantizers;
 use super::session::CpuSession;
 use super::tensor_value::read_info;
 use super::unsigned_activations;
-use super::weights::SharedWeights;
+use super::weights::{Weights, held};
 use crate::memory::{self, Reservation};
 use crate::{CompileOptions, Engine, MemoryUse, ModelSource, RuntimeError, Session, TensorSpec};
 
@@ -25,7 +26,7 @@ pub(super) struct CpuEngine {
     pub(super) runtime: &'static Runtime,
     // Fields drop in this order: the session before the weights it reads, and the reservation last.
     pub(super) session: Owned<OrtSession>,
-    _weights: SharedWeights,
+    _weights: Weights,
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) input_names: Vec<CString>,
@@ -74,6 +75,7 @@ impl CpuEngine {
         let mut model = match source {
             ModelSource::Model(model) => Cow::Borrowed(model),
             ModelSource::Bytes(bytes) => Cow::Owned(onnx::read_bytes(bytes)?),
+            ModelSource::Mapped(part) => Cow::Owned(onnx::read_mapped(part)?),
             ModelSource::File(path) => Cow::Owned(onnx::read_file(path)?),
         };
         if half_quantizers::applies(&model.graph) {
@@ -93,23 +95,17 @@ impl CpuEngine {
         };
 
         memory::free::return_large_blocks();
-        let session_options = session_options(runtime, options).map_err(refused)?;
-        let weights = SharedWeights::add_to(runtime, graph, &session_options).map_err(refused)?;
-        let encoded = onnx::write_bytes_without(&model, weights.names())?;
-        // SAFETY: the bytes live for the call and the library keeps none of them.
-        let session = runtime
-            .create(runtime.api.ReleaseSession, |out| unsafe {
-                (runtime.api.CreateSessionFromArray)(
-                    runtime.env,
-                    encoded.as_ptr().cast(),
-                    encoded.len(),
-                    session_options.ptr(),
-                    out,
-                )
-            })
-            .map_err(refused)?;
-        drop(session_options);
-        drop(encoded);
+        let weights = Weights::of(graph, true);
+        let (session, mut weights) = match create(runtime, &model, &weights, options) {
+            Err(CreateError::Refused(message)) if weights.folder().is_some() => {
+                // Some versions of the library have rules of their own about files.
+                tracing::debug!("weights are given from memory, not from their file: {message}");
+                let weights = Weights::of(graph, false);
+                (create(runtime, &model, &weights, options)?, weights)
+            }
+            created => (created?, weights),
+        };
+        weights.release();
         memory::free::return_holes();
         let inputs =
             specs(runtime, &session, graph.required_inputs(), &Side::inputs(runtime)).map_err(refused)?;
@@ -124,10 +120,52 @@ impl CpuEngine {
             inputs,
             outputs,
             memory: needs,
-            _blocks: (options.frugal && options.keep_activations).then(KeptBlocks::new),
+            _blocks: (options.frugal && options.many_runs).then(KeptBlocks::new),
             _reservation: reservation,
         })
     }
+}
+
+/// Why no session was made.
+enum CreateError {
+    Refused(String),
+    Encode(onnx::WriteError),
+}
+
+impl From<CreateError> for RuntimeError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Refused(message) => refused(message),
+            CreateError::Encode(error) => error.into(),
+        }
+    }
+}
+
+fn create(
+    runtime: &'static Runtime,
+    model: &Model,
+    weights: &Weights,
+    options: &CompileOptions,
+) -> Result<Owned<OrtSession>, CreateError> {
+    let made = session_options(runtime, options, weights.folder()).map_err(CreateError::Refused)?;
+    weights.add_to(runtime, &made).map_err(CreateError::Refused)?;
+    let encoded = onnx::write_bytes_without(model, weights.elsewhere()).map_err(CreateError::Encode)?;
+    // SAFETY: the bytes live for the call and the library keeps none of them.
+    let session = runtime.create(runtime.api.ReleaseSession, |out| unsafe {
+        (runtime.api.CreateSessionFromArray)(
+            runtime.env,
+            encoded.as_ptr().cast(),
+            encoded.len(),
+            made.ptr(),
+            out,
+        )
+    });
+    let session = session.map_err(CreateError::Refused)?;
+    if !weights.files_are_the_same() {
+        let message = "a file of its weights was replaced while it was loaded".to_owned();
+        return Err(CreateError::Refused(message));
+    }
+    Ok(session)
 }
 
 impl Engine for CpuEngine {
@@ -179,16 +217,10 @@ fn check_tensors_only<'a>(
 /// same process before.
 const OVERHEAD: Bytes = Bytes::mib(24);
 
-/// What ONNX Runtime takes for a model, from its constants: our storage, which it reads in place, and the copy that it
-/// rearranges for its kernels. A ResNet-50 (98 MiB) took 24 MiB and 2.04 times its weights after the first run.
+/// What ONNX Runtime takes for a model.
 fn needs(graph: &Graph, plan: Option<&MemoryPlan>) -> MemoryUse {
-    let weights: usize = graph
-        .initializers
-        .values()
-        .map(|tensor| tensor.as_bytes().len())
-        .sum();
     MemoryUse {
-        weights: Bytes::from(weights) + Bytes::from(weights),
+        weights: held(graph),
         activations: plan.map_or(Bytes::ZERO, |plan| plan.activations),
         io: plan.map_or(Bytes::ZERO, |plan| plan.io),
         overhead: OVERHEAD,
@@ -196,13 +228,17 @@ fn needs(graph: &Graph, plan: Option<&MemoryPlan>) -> MemoryUse {
     }
 }
 
-fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<OrtSessionOptions>, String> {
+fn session_options(
+    runtime: &Runtime,
+    options: &CompileOptions,
+    weights: Option<&Path>,
+) -> Result<Owned<OrtSessionOptions>, String> {
     let api = runtime.api;
     // SAFETY: every call gets the live options and C strings that the library copies.
     unsafe {
         let made = runtime.create(api.ReleaseSessionOptions, |out| (api.CreateSessionOptions)(out))?;
         // The last level changes the layout of activations and weights to blocks of channels.
-        let level = match (options.optimize, options.frugal) {
+        let level = match (options.optimize, options.frugal && !options.many_runs) {
             (true, false) => GraphOptimizationLevel::ORT_ENABLE_ALL,
             (true, true) => GraphOptimizationLevel::ORT_ENABLE_EXTENDED,
             (false, _) => GraphOptimizationLevel::ORT_DISABLE_ALL,
@@ -228,6 +264,10 @@ fn session_options(runtime: &Runtime, options: &CompileOptions) -> Result<Owned<
             set(c"session.disable_prepacking", c"1")?;
             runtime.check((api.DisableCpuMemArena)(made.ptr()))?;
             runtime.check((api.DisableMemPattern)(made.ptr()))?;
+        }
+        if let Some(folder) = weights.and_then(Path::to_str) {
+            let folder = CString::new(folder).map_err(|error| error.to_string())?;
+            set(c"session.model_external_initializers_file_folder_path", &folder)?;
         }
         if options.exact_quantization {
             set(c"session.disable_quant_qdq", c"1")?;

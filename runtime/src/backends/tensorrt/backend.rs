@@ -154,6 +154,7 @@ impl Backend for TensorRtBackend {
         let (name, encoded) = match model {
             ModelSource::Model(model) => (model.graph.name.clone(), onnx::write_bytes(model)?),
             ModelSource::Bytes(bytes) => ("model".to_owned(), bytes.to_vec()),
+            ModelSource::Mapped(part) => ("model".to_owned(), part.bytes().to_vec()),
             ModelSource::File(path) => {
                 let model = onnx::read_file(path)?;
                 (model.graph.name.clone(), onnx::write_bytes(&model)?)
