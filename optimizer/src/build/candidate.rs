@@ -164,8 +164,11 @@ impl Candidate {
             Some(data.evaluation_len as u64),
         );
         let judged = self.judged()?;
-        let mut own = Scorer::new(data.postprocessing, &data.labels);
+        let outputs = prepared.original.graph.outputs.iter();
+        let outputs = outputs.map(|output| output.name.to_string());
+        let mut own = Scorer::new(data.postprocessing, &data.labels, outputs);
         let mut original = own.clone();
+        let mut unread = None;
         let comparison = compare(
             &prepared.original,
             &judged,
@@ -173,11 +176,18 @@ impl Candidate {
             backend,
             0,
             &mut |sample, expected: &[Tensor], actual: &[Tensor]| {
-                original.add(sample, expected);
-                own.add(sample, actual);
+                if unread.is_none() {
+                    let added = original
+                        .add(sample, expected)
+                        .and_then(|()| own.add(sample, actual));
+                    unread = added.err();
+                }
                 progress.at(sample as u64 + 1);
             },
         )?;
+        if let Some(error) = unread {
+            return Err(error.into());
+        }
         for (output, count) in &comparison.non_finite {
             self.notes
                 .push(format!("output {output:?} has {count} infinite or NaN values"));
