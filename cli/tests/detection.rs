@@ -255,7 +255,10 @@ fn a_detectors_mean_average_precision_is_measured_in_the_images_pixels() {
     }
     let table = strings(&build("yolo", &["--precision", "fp32"]));
     let header = table.lines().nth(1).unwrap();
-    assert!(header.contains("mAP@0.5:0.95") && header.contains(" mAP@0.5 "), "{table}");
+    assert!(
+        header.contains("mAP@0.5:0.95") && header.contains(" mAP@0.5 "),
+        "{table}"
+    );
 
     // A model that finds boxes half as wide: an overlap of one half.
     let mut narrow = model();
