@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::OutputAccuracy;
-use edgeopt_optimizer::accuracy::{LayerSqnr, compare, layer_sqnr};
+use edgeopt_optimizer::accuracy::{LayerSqnr, compare_parts, layer_sqnr};
 use edgeopt_optimizer::build::{Score, Scorer};
 use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
@@ -106,12 +106,13 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
     let mut unread = None;
     let backend = CpuBackend::new()?;
     let bar = screen.bar("comparing", Some(samples.len() as u64));
-    let comparison = compare(
+    let comparison = compare_parts(
         &reference.model,
         &other.model,
         &samples,
         &backend,
         0,
+        &task.postprocessing.parts(),
         &mut |sample, expected, actual| {
             for (scorer, outputs) in scorers.iter_mut().zip([expected, actual]) {
                 unread = unread.take().or(scorer.add(sample, outputs).err());

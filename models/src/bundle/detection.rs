@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::postprocessing::{Length, OutputShape, Postprocessing, PostprocessingError, shown};
@@ -72,6 +74,27 @@ fn classes_axis(format: &DetectionFormat) -> Option<(Option<&str>, usize, usize)
         DetectionFormat::YoloV8 => Some((None, 1, 4)),
         DetectionFormat::Detr { logits, .. } => Some((Some(logits), 2, 0)),
         DetectionFormat::EndToEnd | DetectionFormat::Separate { .. } => None,
+    }
+}
+
+/// Numbers of one kind in an output that joins several: some places of one axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputPart {
+    /// What they are.
+    pub name: &'static str,
+    /// The axis.
+    pub axis: usize,
+    /// Places on it; what lies behind its end does not exist.
+    pub places: Range<usize>,
+}
+
+/// The parts of the first output, where it joins boxes and scores.
+pub(super) fn parts(format: &DetectionFormat) -> Vec<OutputPart> {
+    match classes_axis(format) {
+        Some((None, axis, _)) => [("boxes", 0..4), ("scores", 4..usize::MAX)]
+            .map(|(name, places)| OutputPart { name, axis, places })
+            .into(),
+        _ => Vec::new(),
     }
 }
 

@@ -15,7 +15,7 @@ mod postprocessing;
 mod read;
 mod sign;
 
-pub use detection::DetectionFormat;
+pub use detection::{DetectionFormat, OutputPart};
 pub use error::{BundleError, SignatureError};
 pub use manifest::*;
 pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use super::detection::{self, DetectionFormat};
+use super::detection::{self, DetectionFormat, OutputPart};
 use super::manifest::{DimInfo, TensorInfo};
 
 /// How the outputs become a result.
@@ -193,6 +193,15 @@ impl Postprocessing {
             Self::Detection { labels, .. } if !labels.is_empty() => Some(labels.len()),
             Self::Detection { format, .. } => detection::classes(format, outputs),
             _ => None,
+        }
+    }
+
+    /// The parts of the first output that hold numbers of different kinds, each to be judged by itself: boxes of hundreds
+    /// of pixels would outweigh scores up to 1. Empty where it holds one kind.
+    pub fn parts(&self) -> Vec<OutputPart> {
+        match self {
+            Self::Detection { format, .. } => detection::parts(format),
+            _ => Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@ mod sqnr;
 mod tasks;
 
 pub use average_precision::{AveragePrecision, MOST_DETECTIONS, MeanAveragePrecision};
-pub use compare::{CompareError, Comparison, Observer, compare};
+pub use compare::{CompareError, Comparison, Observer, compare, compare_parts};
 pub(crate) use compare::{Runner, open as open_samples};
 pub use layers::{LayerSqnr, layer_sqnr};
 pub(crate) use sqnr::rank;

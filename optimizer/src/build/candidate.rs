@@ -7,7 +7,7 @@ use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
 use serde::{Deserialize, Serialize};
 
 use super::{BuildError, Data, Prepared, Progress, Score, Scorer};
-use crate::accuracy::{LayerSqnr, compare, rank, worst_output};
+use crate::accuracy::{LayerSqnr, compare_parts, rank, worst_output};
 use crate::calibrate::SampleInputs;
 use crate::plan::{PlanError, activations, bound, memory_plan};
 use crate::precision::fp16::simulate;
@@ -169,12 +169,13 @@ impl Candidate {
         let mut own = Scorer::new(data.postprocessing, &data.labels, outputs);
         let mut original = own.clone();
         let mut unread = None;
-        let comparison = compare(
+        let comparison = compare_parts(
             &prepared.original,
             &judged,
             samples,
             backend,
             0,
+            &data.postprocessing.parts(),
             &mut |sample, expected: &[Tensor], actual: &[Tensor]| {
                 if unread.is_none() {
                     let added = original
