@@ -251,6 +251,28 @@ mod tests {
     }
 
     #[test]
+    fn a_photo_that_lies_on_its_side_is_turned_and_so_is_its_geometry() {
+        let mut jpeg = std::io::Cursor::new(Vec::new());
+        gray(48, 16)
+            .write_to(&mut jpeg, image::ImageFormat::Jpeg)
+            .unwrap();
+        // Behind the start marker, an EXIF segment of one entry: orientation 6, to be turned clockwise by a quarter.
+        let entry = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
+        let mut bytes = b"\xff\xd8\xff\xe1".to_vec();
+        bytes.extend((2 + 6 + entry.len() as u16).to_be_bytes());
+        bytes.extend(b"Exif\0\0");
+        bytes.extend(entry);
+        bytes.extend(&jpeg.into_inner()[2..]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("photo.jpg");
+        std::fs::write(&path, bytes).unwrap();
+        let preprocessing = preprocessing(letterbox(Align::TopLeft));
+        let read = read_geometry(&path, &preprocessing).unwrap();
+        assert_eq!((read.width, read.height), (16, 48));
+        assert_eq!(read, read_image(&path, &preprocessing).unwrap().geometry);
+    }
+
+    #[test]
     fn lines_of_text_keep_their_ratio_and_are_padded_with_zeros_or_squeezed() {
         let short = prepare(
             &gray(4, 2),

@@ -409,6 +409,35 @@ mod tests {
     }
 
     #[test]
+    fn formats_that_need_the_inputs_size_get_it_from_the_model() {
+        let mut model = recognizer(None, 5);
+        let shape: Shape = [1, 3, 320, 416].into_iter().map(Dim::Known).collect();
+        model
+            .graph
+            .inputs
+            .push(ValueInfo::tensor("images", DataType::Float32, shape));
+        for name in ["yolox", "rtdetr"] {
+            let (preprocessing, postprocessing) = from_model(name, &model).unwrap();
+            match postprocessing {
+                Postprocessing::Detection {
+                    format:
+                        DetectionFormat::YoloX { width, height, .. } | DetectionFormat::Detr { width, height, .. },
+                    ..
+                } => assert_eq!((width, height), (416, 320), "{name}"),
+                other => panic!("{other:?}"),
+            }
+            let prepared = prepare(&RgbImage::new(100, 100), &preprocessing).unwrap();
+            assert_eq!(prepared.tensor.dims(), [1, 3, 320, 416], "{name}");
+        }
+        // YOLOX takes blue first and bytes as they are, the image in the corner.
+        let (preprocessing, _) = from_model("yolox", &model).unwrap();
+        let image = RgbImage::from_pixel(10, 10, image::Rgb([1, 2, 200]));
+        let tensor = prepare(&image, &preprocessing).unwrap().tensor;
+        let values = tensor.view::<f32>().unwrap();
+        assert_eq!((values[0], values[415]), (200.0, 114.0));
+    }
+
+    #[test]
     fn an_unknown_name_is_answered_with_the_names_there_are() {
         let error = from_model("resnet", &recognizer(None, 5))
             .unwrap_err()
