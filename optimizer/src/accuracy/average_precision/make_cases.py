@@ -26,12 +26,15 @@ def moved(rng, sides, most):
     return [left + shift(), top + shift(), max(1, width + shift()), max(1, height + shift())]
 
 
-def case(name, seed, images, classes, known, found, crowd=0.0, levels=65, most=6, miss=0.2):
+def case(name, seed, images, classes, known, found, crowd=0.0, levels=65, most=6, miss=0.2, around=False):
     """Known: [class, left, top, width, height, crowd]; found: [class, 64 × score, left, top, width, height]."""
     rng = random.Random(seed)
     listed = []
     for _ in range(images):
         truth = [[rng.randrange(classes), *box(rng), int(rng.random() < crowd)] for _ in range(rng.randint(*known))]
+        # Crowds that hold a known object, whose own match comes first.
+        crowds = [[class_, left - 15, top - 15, width + 30, height + 30, 1]
+                  for class_, left, top, width, height, _ in truth[:2]]
         guesses = []
         for class_, *sides, _ in truth:
             while rng.random() > miss and len(guesses) < found[1]:
@@ -44,7 +47,7 @@ def case(name, seed, images, classes, known, found, crowd=0.0, levels=65, most=6
         rng.shuffle(guesses)
         # A metric is given the best first, and equals in the order they came.
         guesses.sort(key=lambda guess: -guess[1])
-        listed.append({"known": truth, "found": guesses})
+        listed.append({"known": truth + (crowds if around else []), "found": guesses})
     return {"name": name, "images": listed, **scored(listed)}
 
 
@@ -87,6 +90,7 @@ CASES = [
     case("crowds", 6, 12, 2, (1, 6), (2, 12), crowd=0.3),
     case("only crowds of a class", 7, 6, 5, (1, 3), (2, 8), crowd=0.7),
     case("crowds and equal scores", 8, 10, 2, (2, 8), (4, 16), crowd=0.25, levels=4, most=10),
+    case("objects in crowds", 13, 10, 2, (2, 5), (3, 10), around=True),
     case("many classes", 9, 20, 60, (2, 8), (2, 12)),
     case("exact boxes", 10, 6, 3, (1, 5), (0, 6), most=0),
     case("boxes on each other", 11, 6, 1, (6, 12), (8, 24), most=16, miss=0.05),
