@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test test-gpu check bench bench-gpu fetch fetch-test text-images minilm voice tensorrt-plugins clean
+.PHONY: help demo test test-gpu check bench bench-gpu fetch fetch-test text-images character-images minilm voice tensorrt-plugins clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,7 +15,7 @@ fetch: ## ONNX Runtime for the CPU backend, into .cache/
 	$(FETCH) onnxruntime
 
 fetch-test: tensorrt-plugins ## what the tests need beside the code, into .cache/
-	$(FETCH) onnxruntime onnx-node-tests ppocr silero-vad magika minilm tensorrt-rtx
+	$(FETCH) onnxruntime onnx-node-tests ppocr ddddocr silero-vad magika minilm tensorrt-rtx
 
 tensorrt-plugins: ## the TensorRT plugin for every set of headers there is, into .cache/tensorrt/plugins
 	$(FETCH) tensorrt-headers
@@ -52,6 +52,10 @@ bench-gpu: ## what a run costs besides its kernels, on an NVIDIA GPU
 text-images: ## lines of text to calibrate and test a text recognizer with, into out/text
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/calibration --seed 1 --count 200
 	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --out out/text/heldout --seed 2 --count 500
+
+character-images: ## scattered characters with YOLO labels to calibrate and test a detector with, into out/characters
+	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --characters --out out/characters/calibration --seed 1 --count 64
+	$(CARGO) run --quiet -p edgeopt-tests --bin render-text -- --characters --out out/characters/heldout --seed 2 --count 100
 
 minilm: ## a real sentence encoder as ONNX with sentences to calibrate and test it, into out/minilm
 	$(FETCH) minilm

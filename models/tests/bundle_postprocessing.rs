@@ -4,7 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use edgeopt_models::bundle::{DimInfo, MODEL, Manifest, MemberInfo, Precision, TensorInfo};
+use edgeopt_models::bundle::{
+    DimInfo, MODEL, Manifest, MemberInfo, OutputShape, Postprocessing, PostprocessingError, Precision,
+    TensorInfo,
+};
 use edgeopt_models::{Bytes, DataType};
 
 fn manifest() -> Manifest {
@@ -78,4 +81,58 @@ fn postprocessing_must_suit_the_outputs() {
         error.contains("reads output \"p\"") && error.contains("are: \"out\""),
         "{error}"
     );
+}
+
+#[test]
+fn formats_that_declare_the_inputs_size_are_held_against_the_cells() {
+    let declared = |format: &str| -> Postprocessing {
+        let json = format!(
+            r#"{{"task": "detection", "format": {format}, "score_threshold": 0.3, "max_detections": 9}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    };
+    let output = |name: &'static str, dims: &[usize]| OutputShape {
+        name,
+        dims: dims.iter().copied().map(Some).collect(),
+    };
+    let yolox = declared(r#"{"yolox": {"width": 416, "height": 416}}"#);
+    let suits = [output("out", &[1, 3549, 85])];
+    assert_eq!(yolox.check(&suits), Ok(()));
+    assert_eq!(yolox.classes(&suits), Some(80));
+    let error = yolox
+        .check(&[output("out", &[1, 8400, 85])])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("[1, 8400, 85]") && error.contains("416 × 416") && error.contains("3549"),
+        "{error}"
+    );
+    let six = declared(r#"{"yolox": {"width": 640, "height": 320, "strides": [8, 16, 32, 64]}}"#);
+    assert_eq!(
+        six.check(&[output("out", &[1, 3200 + 800 + 200 + 50, 6])]),
+        Ok(())
+    );
+    for format in [
+        r#"{"yolox": {"width": 0, "height": 416}}"#,
+        r#"{"yolox": {"width": 416, "height": 416, "strides": [8, 0]}}"#,
+        r#"{"yolox": {"width": 420, "height": 416}}"#,
+        r#"{"yolox": {"width": 99999999999, "height": 416}}"#,
+    ] {
+        let error = declared(format).check(&suits).unwrap_err();
+        assert!(
+            matches!(error, PostprocessingError::Value { .. }),
+            "{format}: {error}"
+        );
+    }
+    let detr = declared(r#"{"detr": {"logits": "l", "boxes": "b", "width": 640, "height": 640}}"#);
+    let outputs = [output("b", &[1, 300, 4]), output("l", &[1, 300, 80])];
+    assert_eq!(detr.check(&outputs), Ok(()));
+    assert_eq!(detr.classes(&outputs), Some(80));
+    let error = detr.check(&outputs[..1]).unwrap_err().to_string();
+    assert!(error.contains("output \"l\""), "{error}");
+    // What is written is what was read.
+    for declared in [yolox, six, detr] {
+        let json = serde_json::to_string(&declared).unwrap();
+        assert_eq!(serde_json::from_str::<Postprocessing>(&json).unwrap(), declared);
+    }
 }

@@ -56,6 +56,12 @@ TARGETS = {
             "rapidocr_onnxruntime/models/ch_PP-OCRv4_rec_infer.onnx": "zoo/ppocr/rec.onnx",
             "rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx": "zoo/ppocr/cls.onnx",
         }),
+    # YOLOX trained on single characters.
+    "ddddocr": wheel(
+        "ddddocr", "1.6.1", "c7c70f4ae2d0335440ae8b272eea48c9f6888ecef46785fe2311f0c97a133935", {
+            "ddddocr/common_det.onnx": "zoo/ddddocr/det.onnx",
+            "ddddocr-1.6.1.dist-info/licenses/LICENSE": "zoo/ddddocr/LICENSE",
+        }),
     # Voice activity: If and LSTM.
     "silero-vad": wheel(
         "silero-vad", "6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8", {

@@ -9,7 +9,7 @@ use edgeopt_optimizer::calibrate::{
     CalibrationError, CalibrationOptions, CalibrationTable, Method, Watched, calibrate, extremes,
 };
 use edgeopt_optimizer::precision::int8::{
-    Int8Options, Placement, quantize, quantize_to_target, sensitivity, tensors_to_calibrate,
+    Int8Options, Placement, Target, quantize, quantize_to_target, sensitivity, tensors_to_calibrate,
 };
 use edgeopt_runtime::backends::cpu::CpuBackend;
 
@@ -251,6 +251,13 @@ fn values_that_are_not_finite_name_the_tensor_and_the_sample() {
     );
 }
 
+fn sqnr(min_sqnr_db: f64) -> Target {
+    Target {
+        min_sqnr_db,
+        parts: Vec::new(),
+    }
+}
+
 #[test]
 fn the_search_finds_the_layer_that_was_ruined() {
     let (mut model, backend, data) = (network(), CpuBackend::new().unwrap(), samples(4, 5));
@@ -283,7 +290,7 @@ fn the_search_finds_the_layer_that_was_ruined() {
         ["c1", "c2", "c3", "add", "c4", "fc"]
     );
     let target = base + 1.0;
-    let found = quantize_to_target(&model, &ranges, &options, &data, &backend, target, 8).unwrap();
+    let found = quantize_to_target(&model, &ranges, &options, &data, &backend, &sqnr(target), 8).unwrap();
     assert!(
         found.met && !found.excluded.is_empty(),
         "{base} {:?}",
@@ -296,6 +303,6 @@ fn the_search_finds_the_layer_that_was_ruined() {
             .iter()
             .any(|kept| kept.node == found.excluded[0].node)
     );
-    let impossible = quantize_to_target(&model, &ranges, &options, &data, &backend, 1e3, 3).unwrap();
+    let impossible = quantize_to_target(&model, &ranges, &options, &data, &backend, &sqnr(1e3), 3).unwrap();
     assert!(!impossible.met && impossible.tries == 3);
 }

@@ -120,6 +120,50 @@ fn the_epilogue_of_a_convolution_stays_free_of_quantizers() {
     assert_eq!(report.kept[0].reason, "excluded by \"c1*\"");
 }
 
+/// YOLOv8's head: boxes as distributions over 16 distances, whose expectation is a convolution; scores beside them.
+#[test]
+fn the_expectation_behind_a_detectors_head_does_not_hide_that_it_is_the_head() {
+    let nodes = || {
+        vec![
+            conv("body", "x", "w1", "a"),
+            conv("boxes", "a", "w2", "bins"),
+            conv("scores", "a", "w3", "logits"),
+            Node::new("Concat", "both", ["bins", "logits"], ["all"]).with("axis", 1i64),
+            Node::new("Split", "parts", ["all"], ["b", "s"]).with("axis", 1i64),
+            Node::new("Transpose", "turn", ["b"], ["turned"]).with("perm", [0, 1, 3, 2]),
+            Node::new("Softmax", "softmax", ["turned"], ["p"]).with("axis", 1i64),
+            conv("expectation", "p", "places", "distances"),
+            Node::new("Sigmoid", "sigmoid", ["s"], ["score"]),
+            Node::new("Concat", "join", ["distances", "score"], ["y"]).with("axis", 1i64),
+        ]
+    };
+    let weights: &[(&str, &[usize])] = &[("w1", W), ("w2", W), ("w3", W), ("places", &[1, 16, 1, 1])];
+    let (model, report) = Net::new(nodes(), weights, "y").quantized(&Int8Options::default());
+    let placed = shown(&model);
+    for line in [
+        "body(q:x, q:w1)",
+        "boxes(a, w2)",
+        "scores(a, w3)",
+        "expectation(p, places)",
+        "join(distances, score)",
+    ] {
+        assert!(placed.lines().any(|shown| shown == line), "{line}: {placed}");
+    }
+    let reasons: Vec<&str> = report.kept.iter().map(|kept| kept.reason.as_str()).collect();
+    assert!(
+        reasons[0].starts_with("the expectation of a distribution"),
+        "{reasons:?}"
+    );
+    assert_eq!(reasons[1..], ["the last convolution before an output"; 2]);
+    // Asked for, the head is quantized, and still not the expectation.
+    let (model, _) = Net::new(nodes(), weights, "y").quantized(&everything());
+    let placed = shown(&model);
+    assert!(
+        placed.contains("scores(q:a, q:w3)") && placed.contains("expectation(p, places)"),
+        "{placed}"
+    );
+}
+
 #[test]
 fn only_the_residual_input_of_a_skip_connection_is_quantized() {
     let weights: &[(&str, &[usize])] = &[("w1", W), ("w2", W), ("w3", W), ("w4", W)];

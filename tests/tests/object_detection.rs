@@ -2,8 +2,13 @@
 //! show that shapes and declaration fit.
 #![allow(clippy::unwrap_used)]
 
-use edgeopt_models::Model;
+use std::collections::BTreeMap;
+
 use edgeopt_models::bundle::{Postprocessing, Preprocessing};
+use edgeopt_models::{Model, ValueName};
+use edgeopt_optimizer::build::prepare;
+use edgeopt_optimizer::calibrate::CalibrationTable;
+use edgeopt_optimizer::precision::int8::{Int8Options, quantize, tensors_to_calibrate};
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::pipeline::detection::{Bounds, Object};
 use edgeopt_runtime::pipeline::postprocess::{Outputs, PostprocessError, Prediction, interpret};
@@ -141,4 +146,36 @@ fn yolov8n_gives_what_its_preset_declares() {
         error.contains("[1, 84, 8400], object detection reads [1, boxes, 6]"),
         "{error}"
     );
+}
+
+#[test]
+fn int8_leaves_the_last_convolutions_of_yolov8n_and_what_joins_them_in_float() {
+    let model = nets::by_name("yolov8n").unwrap();
+    let mut prepared = prepare(model, &BTreeMap::new(), &CpuBackend::new().unwrap())
+        .unwrap()
+        .model;
+    let options = Int8Options::default();
+    let mut table = CalibrationTable::default();
+    for tensor in tensors_to_calibrate(&prepared, &options).unwrap() {
+        table.insert(&tensor, 1.0);
+    }
+    let report = quantize(&mut prepared, &table, &options).unwrap();
+    // Boxes and classes of three grids.
+    let heads = report
+        .kept
+        .iter()
+        .filter(|kept| kept.reason == "the last convolution before an output");
+    assert_eq!(heads.count(), 6, "{:?}", report.kept);
+    assert_eq!(report.kept.len(), 7, "{:?}", report.kept);
+    // Boxes of hundreds of pixels and scores up to 1 are one tensor at the end: one scale would leave nothing of scores.
+    let graph = &prepared.graph;
+    let before = |value: &ValueName| &graph.nodes[graph.producer(value).unwrap()];
+    let join = before(&graph.outputs[0].name);
+    assert_eq!(join.op_type, "Concat");
+    let inputs: Vec<&str> = join
+        .inputs
+        .iter()
+        .map(|input| before(input).op_type.as_str())
+        .collect();
+    assert_eq!(inputs, ["Mul", "Sigmoid"]);
 }

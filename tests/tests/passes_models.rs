@@ -12,11 +12,12 @@ use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::{Backend, CompileOptions, ModelSource};
 
 /// The file, and lengths for the dimensions it leaves open.
-const MODELS: [(&str, &[usize]); 8] = [
+const MODELS: [(&str, &[usize]); 9] = [
     ("models/zoo/mnist/mnist.onnx", &[1, 1, 28, 28]),
     (".cache/zoo/ppocr/det.onnx", &[1, 3, 64, 96]),
     (".cache/zoo/ppocr/cls.onnx", &[1, 3, 48, 192]),
     (".cache/zoo/ppocr/rec.onnx", &[1, 3, 48, 160]),
+    (".cache/zoo/ddddocr/det.onnx", &[]),
     (".cache/zoo/silero-vad/silero_vad.onnx", &[1, 512]),
     (".cache/zoo/silero-vad/silero_vad_16k_op15.onnx", &[1, 512]),
     (".cache/zoo/silero-vad/silero_vad_op18_ifless.onnx", &[1, 512]),

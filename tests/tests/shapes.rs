@@ -174,10 +174,11 @@ fn costs_are_the_published_ones() {
 fn models_of_the_zoo_are_right() {
     // File, shapes of the inputs, values that stay open because they depend on data or are never fixed.
     type Row = (&'static str, &'static [(&'static str, &'static [usize])], usize);
-    let rows: [Row; 5] = [
+    let rows: [Row; 6] = [
         ("ppocr/det.onnx", &[("x", &[1, 3, 320, 320])], 0),
         ("ppocr/rec.onnx", &[("x", &[2, 3, 48, 320])], 0),
         ("ppocr/cls.onnx", &[("x", &[2, 3, 48, 192])], 0),
+        ("ddddocr/det.onnx", &[], 0),
         ("magika/model.onnx", &[], 0),
         (
             "silero-vad/silero_vad_op18_ifless.onnx",

@@ -128,6 +128,12 @@ fn zoo() -> Vec<(&'static str, Option<Model>, &'static str, Vec<usize>)> {
             vec![1, 3, 48, 192],
         ),
         (
+            "ddddocr det",
+            file(".cache/zoo/ddddocr/det.onnx"),
+            "images",
+            vec![1, 3, 416, 416],
+        ),
+        (
             "mobilenet v2",
             edgeopt_tests::nets::by_name("mobilenet_v2"),
             "input",

@@ -5,14 +5,15 @@ use anyhow::{Context, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::OutputAccuracy;
-use edgeopt_optimizer::accuracy::{LayerSqnr, compare, layer_sqnr};
+use edgeopt_optimizer::accuracy::{LayerSqnr, compare_parts, layer_sqnr};
+use edgeopt_optimizer::build::{Score, Scorer};
 use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::dataset::Dataset;
 use serde::Serialize;
 
-use super::read_model;
 use super::task::Task;
+use super::{labels, read_model};
 use crate::screen::{BOLD, Screen};
 
 /// Memory that observed layers of one sample may take.
@@ -39,6 +40,11 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "NAME|FILE")]
     task: Option<String>,
 
+    /// What the data shows, for the task's metric: lines of `file,label`; for detectors a folder of YOLO's .txt files, or
+    /// COCO's instances as .json.
+    #[arg(long, value_name = "FILE|FOLDER")]
+    labels: Option<PathBuf>,
+
     /// Samples to compare on, spread evenly over the data.
     #[arg(short, long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -57,7 +63,16 @@ struct Compared {
     samples: usize,
     outputs: Vec<OutputAccuracy>,
     non_finite: Vec<(String, u64)>,
+    /// The task's metric of the reference and of the other model, if labels are given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scores: Option<Scores>,
     worst_layers: Vec<LayerSqnr>,
+}
+
+#[derive(Serialize)]
+struct Scores {
+    reference: Score,
+    other: Score,
 }
 
 pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<ExitCode> {
@@ -81,17 +96,35 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         task.preprocessing.as_ref(),
         Some(arguments.limit),
     )?;
+    let labels = match &arguments.labels {
+        Some(path) => labels::read(path, &task, &reference.model, &samples, screen)?,
+        None => Vec::new(),
+    };
+    let outputs = reference.model.graph.outputs.iter();
+    let outputs = outputs.map(|output| output.name.to_string());
+    let mut scorers = [(); 2].map(|()| Scorer::new(&task.postprocessing, &labels, outputs.clone()));
+    let mut unread = None;
     let backend = CpuBackend::new()?;
     let bar = screen.bar("comparing", Some(samples.len() as u64));
-    let comparison = compare(
+    let comparison = compare_parts(
         &reference.model,
         &other.model,
         &samples,
         &backend,
         0,
-        &mut |_, _, _| bar.inc(1),
+        &task.postprocessing.parts(),
+        &mut |sample, expected, actual| {
+            for (scorer, outputs) in scorers.iter_mut().zip([expected, actual]) {
+                unread = unread.take().or(scorer.add(sample, outputs).err());
+            }
+            bar.inc(1);
+        },
     )?;
     bar.finish_and_clear();
+    if let Some(error) = unread {
+        return Err(error.into());
+    }
+    let [reference_score, other_score] = scorers.map(|scorer| scorer.score());
     let mut worst_layers = Vec::new();
     if arguments.layers > 0 {
         let bar = screen.bar("comparing layers", None);
@@ -105,6 +138,9 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         samples: comparison.samples,
         outputs: comparison.outputs,
         non_finite: comparison.non_finite,
+        scores: reference_score
+            .zip(other_score)
+            .map(|(reference, other)| Scores { reference, other }),
         worst_layers,
     };
     screen.result(&compared, show)?;
@@ -132,6 +168,15 @@ fn show(compared: &Compared) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{table}\n{} samples\n", compared.samples);
+    if let Some(Scores { reference, other }) = &compared.scores {
+        for (metric, _) in reference.all() {
+            let (before, after) = (reference.shown(metric), other.shown(metric));
+            text.push_str(&format!(
+                "{metric}: {before} → {after} on {} samples\n",
+                other.samples
+            ));
+        }
+    }
     for (name, count) in &compared.non_finite {
         text.push_str(&format!("output {name:?} has {count} infinite or NaN values\n"));
     }

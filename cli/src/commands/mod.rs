@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod fleet;
 pub(crate) mod inspect;
 pub(crate) mod keygen;
+pub(crate) mod labels;
 pub(crate) mod lengths;
 pub(crate) mod run;
 pub(crate) mod sign;

@@ -48,7 +48,7 @@ pub(crate) fn read_task(text: &str, model: &Model) -> anyhow::Result<Task> {
     } else {
         read_file(path)?
     };
-    if let Some(outputs) = shapes(model) {
+    if let Some(outputs) = output_shapes(model) {
         let checked = task.postprocessing.check(&outputs);
         checked.with_context(|| format!("task {text:?} does not suit this model"))?;
     }
@@ -56,7 +56,7 @@ pub(crate) fn read_task(text: &str, model: &Model) -> anyhow::Result<Task> {
 }
 
 /// The outputs' shapes, if the model states how many dimensions each has.
-fn shapes(model: &Model) -> Option<Vec<OutputShape<'_>>> {
+pub(crate) fn output_shapes(model: &Model) -> Option<Vec<OutputShape<'_>>> {
     let outputs = model.graph.outputs.iter().map(|output| match &output.ty {
         ValueType::Tensor {
             shape: Some(shape), ..

@@ -247,6 +247,23 @@ pub enum Layout {
     Nhwc,
 }
 
+/// Where an image stands that does not fill its canvas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Align {
+    /// In the middle, border on both sides.
+    #[default]
+    Center,
+    /// In the top left corner, border on the right or below.
+    TopLeft,
+}
+
+impl Align {
+    fn is_center(&self) -> bool {
+        *self == Self::Center
+    }
+}
+
 /// How an image is brought to the input's size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
@@ -258,7 +275,7 @@ pub enum Resize {
         /// Pixels.
         height: usize,
     },
-    /// Fitted inside, aspect ratio kept, the rest filled with `fill` (pixel value), image centred.
+    /// Fitted inside, aspect ratio kept, the rest filled with `fill` (pixel value).
     Letterbox {
         /// Pixels.
         width: usize,
@@ -266,6 +283,9 @@ pub enum Resize {
         height: usize,
         /// Pixel value of the border.
         fill: u8,
+        /// Where the image stands.
+        #[serde(default, skip_serializing_if = "Align::is_center")]
+        align: Align,
     },
     /// Shorter side to `resize`, then the centre of this size.
     CenterCrop {

@@ -6,6 +6,7 @@
 //! Reading streams: memory stays below 12 MiB whatever a file claims (a manifest has at most 1 MiB of text and 65 536
 //! values; ordinary ones take well below 1 MiB), and nothing is handed on under its final name before its digest matched.
 
+mod detection;
 mod error;
 mod manifest;
 mod member;
@@ -14,10 +15,11 @@ mod postprocessing;
 mod read;
 mod sign;
 
+pub use detection::{DetectionFormat, OutputPart};
 pub use error::{BundleError, SignatureError};
 pub use manifest::*;
 pub use member::{MANIFEST, MODEL, REPORT, SIGNATURE};
 pub use pack::{Member, digest_of, pack, sign_file, write_file};
-pub use postprocessing::{DetectionFormat, OutputShape, Postprocessing, PostprocessingError};
+pub use postprocessing::{OutputShape, Postprocessing, PostprocessingError};
 pub use read::{Limits, extract, map_member, read_manifest, read_member, verify};
 pub use sign::{PublicKey, SecretKey, Trust, Trusted, generate_keys};

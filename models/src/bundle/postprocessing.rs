@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::detection::{self, DetectionFormat, OutputPart};
 use super::manifest::{DimInfo, TensorInfo};
 
 /// How the outputs become a result.
@@ -69,35 +70,6 @@ fn max_regions() -> usize {
     1000
 }
 
-/// What the outputs of an object detector hold, in pixels of the input and probabilities 0..=1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum DetectionFormat {
-    /// First output [1, boxes, 5 + classes]: centre x, centre y, width, height, objectness, a score per class. The
-    /// score of a box is objectness × its best class's.
-    #[serde(rename = "yolov5")]
-    YoloV5,
-    /// First output [1, 4 + classes, boxes]: centre x, centre y, width, height, a score per class. The score of a box
-    /// is its best class's. YOLOv8, v9, v11 and v12 export this.
-    #[serde(rename = "yolov8")]
-    YoloV8,
-    /// First output [1, boxes, 6]: left, top, right, bottom, score, class. YOLOv10, YOLO26 and exports with
-    /// non-maximum suppression inside have this.
-    EndToEnd,
-    /// One output each, by name.
-    Separate {
-        /// `[1, boxes, 4]` or `[boxes, 4]`: left, top, right, bottom.
-        boxes: String,
-        /// `[1, boxes]` or `[boxes]`.
-        scores: String,
-        /// `[1, boxes]` or `[boxes]`: indices, of any numeric type.
-        classes: String,
-        /// One number: how many of the boxes count. Absent if all do.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        count: Option<String>,
-    },
-}
-
 /// Name and shape of an output; `None` where a length is not known before running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputShape<'a> {
@@ -157,6 +129,25 @@ pub enum PostprocessingError {
         /// Labels declared.
         labels: usize,
     },
+    /// The boxes are not the cells of the declared grids.
+    #[error(
+        "output {output:?} has shape {actual}; an input of {width} × {height} pixels with strides {strides:?} has \
+         {cells} cells: declare the size and the strides that the model has"
+    )]
+    Cells {
+        /// Name of the output.
+        output: String,
+        /// Its shape.
+        actual: String,
+        /// Declared width of the input in pixels.
+        width: usize,
+        /// Declared height of the input in pixels.
+        height: usize,
+        /// Declared strides in pixels.
+        strides: Vec<usize>,
+        /// Cells that all grids have together.
+        cells: usize,
+    },
     /// A number is out of its range.
     #[error("{task}: {field} is {value}, it must be {range}")]
     Value {
@@ -173,7 +164,7 @@ pub enum PostprocessingError {
 
 /// A length that a task asks for.
 #[derive(Clone, Copy)]
-enum Length {
+pub(super) enum Length {
     Any,
     Exactly(usize),
     AtLeast(usize),
@@ -191,6 +182,26 @@ impl Postprocessing {
             Self::Ctc { .. } => "text recognition",
             Self::TextDetection { .. } => "text detection",
             Self::Embedding => "embedding",
+        }
+    }
+
+    /// How many classes the model tells apart, if its outputs or the labels tell.
+    pub fn classes(&self, outputs: &[OutputShape<'_>]) -> Option<usize> {
+        match self {
+            Self::Classification { labels, .. } if !labels.is_empty() => Some(labels.len()),
+            Self::Classification { .. } => *outputs.first()?.dims.last()?,
+            Self::Detection { labels, .. } if !labels.is_empty() => Some(labels.len()),
+            Self::Detection { format, .. } => detection::classes(format, outputs),
+            _ => None,
+        }
+    }
+
+    /// The parts of the first output that hold numbers of different kinds, each to be judged by itself: boxes of hundreds
+    /// of pixels would outweigh scores up to 1. Empty where it holds one kind.
+    pub fn parts(&self) -> Vec<OutputPart> {
+        match self {
+            Self::Detection { format, .. } => detection::parts(format),
+            _ => Vec::new(),
         }
     }
 
@@ -234,68 +245,12 @@ impl Postprocessing {
                 if let Some(threshold) = iou_threshold {
                     self.fraction("iou_threshold", *threshold)?;
                 }
-                self.check_boxes(format, labels.len(), outputs)
+                detection::check(self, format, labels.len(), outputs)
             }
         }
     }
 
-    fn check_boxes(
-        &self,
-        format: &DetectionFormat,
-        labels: usize,
-        outputs: &[OutputShape<'_>],
-    ) -> Result<(), PostprocessingError> {
-        let (axis, others) = match format {
-            DetectionFormat::YoloV5 => (2, 5),
-            DetectionFormat::YoloV8 => (1, 4),
-            DetectionFormat::EndToEnd => {
-                let output = self.first(outputs)?;
-                return self.shaped(output, &[&[Exactly(1), Any, Exactly(6)]], "[1, boxes, 6]");
-            }
-            DetectionFormat::Separate {
-                boxes,
-                scores,
-                classes,
-                count,
-            } => {
-                self.shaped(
-                    self.named(outputs, boxes)?,
-                    &[&[Exactly(1), Any, Exactly(4)], &[Any, Exactly(4)]],
-                    "[1, boxes, 4] or [boxes, 4]",
-                )?;
-                for name in [scores, classes] {
-                    let output = self.named(outputs, name)?;
-                    self.shaped(output, &[&[Exactly(1), Any], &[Any]], "[1, boxes] or [boxes]")?;
-                }
-                let Some(count) = count else { return Ok(()) };
-                return self.shaped(
-                    self.named(outputs, count)?,
-                    &[&[], &[Exactly(1)], &[Exactly(1), Exactly(1)]],
-                    "one number",
-                );
-            }
-        };
-        let output = self.first(outputs)?;
-        let (shape, expected): ([Length; 3], _) = if axis == 2 {
-            ([Exactly(1), Any, AtLeast(others + 1)], "[1, boxes, 5 + classes]")
-        } else {
-            ([Exactly(1), AtLeast(others + 1), Any], "[1, 4 + classes, boxes]")
-        };
-        self.shaped(output, &[&shape], expected)?;
-        match output.dims.get(axis) {
-            Some(Some(length)) if labels > 0 && *length != others + labels => {
-                Err(PostprocessingError::Labels {
-                    output: output.name.to_owned(),
-                    actual: shown(&output.dims),
-                    classes: *length - others,
-                    labels,
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn first<'o, 'a>(
+    pub(super) fn first<'o, 'a>(
         &self,
         outputs: &'o [OutputShape<'a>],
     ) -> Result<&'o OutputShape<'a>, PostprocessingError> {
@@ -306,7 +261,7 @@ impl Postprocessing {
         })
     }
 
-    fn named<'o, 'a>(
+    pub(super) fn named<'o, 'a>(
         &self,
         outputs: &'o [OutputShape<'a>],
         name: &str,
@@ -324,7 +279,7 @@ impl Postprocessing {
             })
     }
 
-    fn shaped(
+    pub(super) fn shaped(
         &self,
         output: &OutputShape<'_>,
         shapes: &[&[Length]],
@@ -357,10 +312,10 @@ impl Postprocessing {
         self.ranged(field, value, value.is_finite() && value >= 0.0, "0 or more")
     }
 
-    fn ranged(
+    pub(super) fn ranged(
         &self,
         field: &'static str,
-        value: f32,
+        value: impl ToString,
         allowed: bool,
         range: &'static str,
     ) -> Result<(), PostprocessingError> {
@@ -376,7 +331,7 @@ impl Postprocessing {
     }
 }
 
-fn shown(dims: &[Option<usize>]) -> String {
+pub(super) fn shown(dims: &[Option<usize>]) -> String {
     let lengths: Vec<String> = dims
         .iter()
         .map(|length| length.map_or_else(|| "?".into(), |length| length.to_string()))

@@ -1,4 +1,4 @@
-use edgeopt_models::bundle::OutputAccuracy;
+use edgeopt_models::bundle::{OutputAccuracy, OutputPart};
 use edgeopt_models::{DataType, Model, Tensor};
 use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError, Session};
 
@@ -40,7 +40,7 @@ pub type Observer<'a> = dyn FnMut(usize, &[Tensor], &[Tensor]) + 'a;
 pub struct Comparison {
     /// Samples compared.
     pub samples: usize,
-    /// Per output, in the reference's order.
+    /// Per output, in the reference's order; the first may be there by its parts.
     pub outputs: Vec<OutputAccuracy>,
     /// Outputs in which values became infinite or NaN, with how many.
     pub non_finite: Vec<(String, u64)>,
@@ -67,6 +67,22 @@ pub fn compare(
     threads: usize,
     observe: &mut Observer<'_>,
 ) -> Result<Comparison, CompareError> {
+    compare_parts(reference, other, samples, backend, threads, &[], observe)
+}
+
+/// As [`compare`]; `parts` of the first output are compared each by itself, under the output's name and their own.
+///
+/// # Errors
+/// See [`CompareError`].
+pub fn compare_parts(
+    reference: &Model,
+    other: &Model,
+    samples: &dyn Samples,
+    backend: &dyn Backend,
+    threads: usize,
+    parts: &[OutputPart],
+    observe: &mut Observer<'_>,
+) -> Result<Comparison, CompareError> {
     let mut reference = Runner::new(reference, backend, threads)?;
     let mut other = Runner::new(other, backend, threads)?;
     if reference.outputs != other.outputs {
@@ -75,31 +91,73 @@ pub fn compare(
             problem: format!("the other model has the outputs {}", other.outputs.join(", ")),
         });
     }
-    let names = reference.outputs.clone();
-    let mut differences = vec![Difference::default(); names.len()];
+    let mut compared: Vec<Compared<'_>> = Vec::new();
+    for (output, name) in reference.outputs.iter().enumerate() {
+        let parts = if output == 0 { parts } else { &[] };
+        compared.extend(
+            parts
+                .iter()
+                .map(|part| Compared::new(output, format!("{name} {}", part.name), Some(part))),
+        );
+        if parts.is_empty() {
+            compared.push(Compared::new(output, name.clone(), None));
+        }
+    }
     let mut count = 0;
     for (sample, item) in open(samples)?.enumerate() {
         let inputs = item.map_err(|source| CompareError::Sample { sample, source })?;
         let expected = reference.run(&inputs)?;
         let actual = other.run(&inputs)?;
-        add_all(&mut differences, &names, expected, actual)?;
+        for compared in &mut compared {
+            let output = compared.output;
+            if let (Some(expected), Some(actual)) = (expected.get(output), actual.get(output)) {
+                add(
+                    &mut compared.difference,
+                    &compared.name,
+                    compared.part,
+                    expected,
+                    actual,
+                )?;
+            }
+        }
         observe(sample, expected, actual);
         count += 1;
     }
     if count == 0 {
         return Err(CompareError::NoSamples);
     }
-    let named = || names.iter().zip(&differences);
-    let broken = named().filter(|(_, difference)| difference.non_finite() > 0);
+    let broken = compared
+        .iter()
+        .filter(|compared| compared.difference.non_finite() > 0);
     Ok(Comparison {
         samples: count,
-        outputs: named()
-            .map(|(name, difference)| difference.summary(name))
+        outputs: compared
+            .iter()
+            .map(|compared| compared.difference.summary(&compared.name))
             .collect(),
         non_finite: broken
-            .map(|(name, difference)| (name.clone(), difference.non_finite()))
+            .map(|compared| (compared.name.clone(), compared.difference.non_finite()))
             .collect(),
     })
+}
+
+/// An output, or a part of one.
+struct Compared<'a> {
+    output: usize,
+    name: String,
+    part: Option<&'a OutputPart>,
+    difference: Difference,
+}
+
+impl<'a> Compared<'a> {
+    fn new(output: usize, name: String, part: Option<&'a OutputPart>) -> Self {
+        Self {
+            output,
+            name,
+            part,
+            difference: Difference::default(),
+        }
+    }
 }
 
 /// Adds each pair of tensors to its difference. Strings are left out.
@@ -112,25 +170,55 @@ pub(crate) fn add_all(
     for (((difference, name), expected), actual) in
         differences.iter_mut().zip(names).zip(expected).zip(actual)
     {
-        let problem = |problem: String| CompareError::Output {
-            output: name.clone(),
-            problem,
-        };
-        if expected.dims() != actual.dims() {
-            return Err(problem(format!(
-                "the shapes are {:?} and {:?}",
-                expected.dims(),
-                actual.dims()
-            )));
+        add(difference, name, None, expected, actual)?;
+    }
+    Ok(())
+}
+
+/// Adds a pair of tensors, or a part of them, to its difference. Strings are left out.
+fn add(
+    difference: &mut Difference,
+    name: &str,
+    part: Option<&OutputPart>,
+    expected: &Tensor,
+    actual: &Tensor,
+) -> Result<(), CompareError> {
+    let problem = |problem: String| CompareError::Output {
+        output: name.to_owned(),
+        problem,
+    };
+    let dims = expected.dims();
+    if dims != actual.dims() {
+        return Err(problem(format!(
+            "the shapes are {dims:?} and {:?}",
+            actual.dims()
+        )));
+    }
+    if expected.dtype() == DataType::String {
+        return Ok(());
+    }
+    let expected = expected.to_f32().map_err(|error| problem(error.to_string()))?;
+    let actual = actual.to_f32().map_err(|error| problem(error.to_string()))?;
+    let Some(part) = part else {
+        difference.add(&expected, &actual);
+        return Ok(());
+    };
+    let Some(length) = dims
+        .get(part.axis)
+        .copied()
+        .filter(|length| part.places.start < *length)
+    else {
+        return Err(problem(format!(
+            "shape {dims:?} has no such part: declare the task that the model has"
+        )));
+    };
+    let inner: usize = dims.iter().skip(part.axis + 1).product();
+    let places = part.places.start * inner..part.places.end.min(length) * inner;
+    let block = (length * inner).max(1);
+    for (expected, actual) in expected.chunks_exact(block).zip(actual.chunks_exact(block)) {
+        if let (Some(expected), Some(actual)) = (expected.get(places.clone()), actual.get(places.clone())) {
+            difference.add(expected, actual);
         }
-        if expected.dtype() == DataType::String {
-            continue;
-        }
-        let expected = expected.to_f32().map_err(|error| problem(error.to_string()))?;
-        difference.add(
-            &expected,
-            &actual.to_f32().map_err(|error| problem(error.to_string()))?,
-        );
     }
     Ok(())
 }

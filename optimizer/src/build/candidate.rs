@@ -7,7 +7,7 @@ use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource};
 use serde::{Deserialize, Serialize};
 
 use super::{BuildError, Data, Prepared, Progress, Score, Scorer};
-use crate::accuracy::{LayerSqnr, compare, rank, worst_output};
+use crate::accuracy::{LayerSqnr, compare_parts, rank, worst_output};
 use crate::calibrate::SampleInputs;
 use crate::plan::{PlanError, activations, bound, memory_plan};
 use crate::precision::fp16::simulate;
@@ -164,20 +164,31 @@ impl Candidate {
             Some(data.evaluation_len as u64),
         );
         let judged = self.judged()?;
-        let mut own = Scorer::new(data.postprocessing, &data.labels);
+        let outputs = prepared.original.graph.outputs.iter();
+        let outputs = outputs.map(|output| output.name.to_string());
+        let mut own = Scorer::new(data.postprocessing, &data.labels, outputs);
         let mut original = own.clone();
-        let comparison = compare(
+        let mut unread = None;
+        let comparison = compare_parts(
             &prepared.original,
             &judged,
             samples,
             backend,
             0,
+            &data.postprocessing.parts(),
             &mut |sample, expected: &[Tensor], actual: &[Tensor]| {
-                original.add(sample, expected);
-                own.add(sample, actual);
+                if unread.is_none() {
+                    let added = original
+                        .add(sample, expected)
+                        .and_then(|()| own.add(sample, actual));
+                    unread = added.err();
+                }
                 progress.at(sample as u64 + 1);
             },
         )?;
+        if let Some(error) = unread {
+            return Err(error.into());
+        }
         for (output, count) in &comparison.non_finite {
             self.notes
                 .push(format!("output {output:?} has {count} infinite or NaN values"));

@@ -1,6 +1,7 @@
 use edgeopt_models::graph::validate::ValidateError;
 use edgeopt_models::opset::OpsetError;
 use edgeopt_runtime::RuntimeError;
+use edgeopt_runtime::pipeline::postprocess::PostprocessError;
 
 use crate::accuracy::CompareError;
 use crate::calibrate::CalibrationError;
@@ -38,6 +39,9 @@ pub enum BuildError {
     /// Comparing failed.
     #[error(transparent)]
     Compare(#[from] CompareError),
+    /// The outputs are not what the task declares.
+    #[error(transparent)]
+    Outputs(#[from] PostprocessError),
     /// Running failed.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),

@@ -18,7 +18,7 @@ use edgeopt_runtime::Backend;
 pub use candidate::{Candidate, Latency};
 pub use error::BuildError;
 pub use prepare::{PassCount, Prepared, prepare};
-pub use scoring::{Score, Scorer};
+pub use scoring::{LEAST_SCORE, Label, OtherMetric, Score, Scorer};
 
 use crate::calibrate::{CalibrationOptions, CalibrationTable, Method, Samples, Watched, calibrate, extremes};
 use crate::precision::fp16::{Fp16Options, values_to_watch};
@@ -89,7 +89,7 @@ pub struct Data<'a> {
     /// How many evaluation samples there are.
     pub evaluation_len: usize,
     /// What the evaluation samples show, in their order; `None` where there is no label.
-    pub labels: Vec<Option<String>>,
+    pub labels: Vec<Option<Label>>,
     /// What the outputs mean.
     pub postprocessing: &'a Postprocessing,
 }

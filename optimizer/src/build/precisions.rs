@@ -7,10 +7,10 @@ use edgeopt_models::bundle::Precision;
 use edgeopt_runtime::Backend;
 
 use super::{BuildError, BuildOptions, Candidate, Data, Prepared, Progress};
-use crate::accuracy::compare;
+use crate::accuracy::compare_parts;
 use crate::calibrate::{CalibrationTable, Watched, extremes};
 use crate::precision::fp16::{Fp16Report, simulate, to_fp16, values_to_watch};
-use crate::precision::int8::{Int8Options, KeptNode, quantize, quantize_to_target};
+use crate::precision::int8::{Int8Options, KeptNode, Target, quantize, quantize_to_target};
 
 pub(super) fn fp16(
     prepared: &Prepared,
@@ -41,8 +41,7 @@ pub(super) fn int8(
     };
     let half_rest =
         |quantized: &Model| half_rest(quantized, prepared, options, table, data, backend, progress);
-    let target = options.min_sqnr_db.zip(data.evaluation);
-    let Some((target, samples)) = target else {
+    let Some((min_sqnr_db, samples)) = options.min_sqnr_db.zip(data.evaluation) else {
         let mut candidate = Candidate::new(Precision::Int8, prepared.model.clone());
         let report = quantize(&mut candidate.model, table, &int8)?;
         candidate.kept = report.kept;
@@ -53,6 +52,10 @@ pub(super) fn int8(
         }
         return Ok(candidate);
     };
+    let target = Target {
+        min_sqnr_db,
+        parts: data.postprocessing.parts(),
+    };
     progress.stage("finding sensitive layers", None);
     let found = quantize_to_target(
         &prepared.model,
@@ -60,7 +63,7 @@ pub(super) fn int8(
         &int8,
         samples,
         backend,
-        target,
+        &target,
         options.max_tries,
     )?;
     let mut candidate = Candidate::new(Precision::Int8, found.model);
@@ -69,7 +72,7 @@ pub(super) fn int8(
     candidate.sensitive = found.excluded;
     if !found.met {
         candidate.notes.push(format!(
-            "no combination of {} tried reaches {target} dB",
+            "no combination of {} tried reaches {min_sqnr_db} dB",
             found.tries
         ));
     }
@@ -79,10 +82,12 @@ pub(super) fn int8(
         let reached = || -> Result<f64, BuildError> {
             let judged = simulate(&model)?;
             let mut unseen = |_: usize, _: &[_], _: &[_]| ();
-            Ok(compare(&prepared.model, &judged, samples, backend, 0, &mut unseen)?.min_sqnr_db())
+            let parts = &target.parts;
+            let found = compare_parts(&prepared.model, &judged, samples, backend, 0, parts, &mut unseen)?;
+            Ok(found.min_sqnr_db())
         };
-        let db = if found.met { reached()? } else { target };
-        if db >= target {
+        let db = if found.met { reached()? } else { min_sqnr_db };
+        if db >= min_sqnr_db {
             take_half(&mut candidate, model, report);
         } else {
             candidate.notes.push(format!(

@@ -165,7 +165,7 @@ fn comparison(report: &Report) -> Markup {
                 th { "Precision" } th.n { "Weights" }
                 @if has_memory { th.n { "Memory" } }
                 th.n { "Nodes" } th.n { "SQNR dB" } th.n { "Cosine" } th.n { "Largest difference" }
-                @if let Some(metric) = metric { th.n { (metric.metric) } }
+                @for (metric, _) in metric.iter().flat_map(|score| score.all()) { th.n { (metric) } }
                 th.n { "Median ms" } th.n { "p90 ms" }
             }
             @for (index, candidate) in report.candidates.iter().enumerate() {
@@ -178,8 +178,8 @@ fn comparison(report: &Report) -> Markup {
                     td.n { (worst.map_or("–".into(), |output| format!("{:.1}", output.sqnr_db))) }
                     td.n { (worst.map_or("–".into(), |output| format!("{:.6}", output.cosine))) }
                     td.n { (worst.map_or("–".into(), |output| format!("{:.2e}", output.max_abs))) }
-                    @if metric.is_some() {
-                        td.n { (candidate.score.as_ref().map_or("–".into(), |score| format!("{:.2} %", score.value * 100.0))) }
+                    @for (metric, _) in metric.iter().flat_map(|score| score.all()) {
+                        td.n { (candidate.score.as_ref().map_or("–".into(), |score| score.shown(metric))) }
                     }
                     td.n { (candidate.latency.map_or("–".into(), |latency| format!("{:.2}", latency.median_ms))) }
                     td.n { (candidate.latency.map_or("–".into(), |latency| format!("{:.2}", latency.p90_ms))) }

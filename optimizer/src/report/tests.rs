@@ -32,6 +32,7 @@ fn sample() -> Report {
             metric: "top-1 accuracy".into(),
             value: 0.991,
             samples: 500,
+            others: Vec::new(),
         }),
     };
     Report {

@@ -70,7 +70,15 @@ pub enum DatasetError {
         /// What is wrong.
         problem: String,
     },
-    /// A label file is malformed.
+    /// Labels of objects cannot be used.
+    #[error("{path}: {problem}")]
+    Labels {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// A line of a label file is malformed.
     #[error("{path}, line {line}: {problem}")]
     Label {
         /// The file.

@@ -2,8 +2,11 @@
 //! many there are.
 
 mod array;
+mod coco;
 mod error;
 mod labels;
+mod objects;
+mod yolo;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,6 +17,7 @@ use edgeopt_models::{Dim, Tensor};
 pub use array::{decode_arrays, write_npz};
 pub use error::DatasetError;
 pub use labels::Labels;
+pub use objects::{KnownObject, ModelClasses, ObjectLabels};
 
 use crate::TensorSpec;
 use crate::pipeline::{Geometry, preprocess};
@@ -166,6 +170,24 @@ impl Dataset {
             id: self.id(index),
             inputs,
             geometry,
+        })
+    }
+
+    /// How the image at `index`, which must be below [`Self::len`], becomes the input, without reading its pixels; `None`
+    /// for arrays.
+    ///
+    /// # Errors
+    /// When the file is no image; the error names it.
+    pub fn geometry(&self, index: usize) -> Result<Option<Geometry>, DatasetError> {
+        let path = self.path(index);
+        let image = extension(path).is_some_and(|extension| IMAGES.contains(&extension.as_str()));
+        let Some(preprocessing) = self.preprocessing.as_ref().filter(|_| image) else {
+            return Ok(None);
+        };
+        let geometry = preprocess::read_geometry(path, preprocessing);
+        geometry.map(Some).map_err(|source| DatasetError::Image {
+            path: path.into(),
+            source,
         })
     }
 

@@ -29,7 +29,7 @@ impl Geometry {
 
 #[cfg(test)]
 mod tests {
-    use edgeopt_models::bundle::{Color, Layout, Preprocessing, Resize};
+    use edgeopt_models::bundle::{Align, Color, Layout, Preprocessing, Resize};
     use image::{Rgb, RgbImage};
     use proptest::prelude::*;
 
@@ -52,10 +52,11 @@ mod tests {
         let size = || (48..160usize, 48..160usize);
         prop_oneof![
             size().prop_map(|(width, height)| Resize::Stretch { width, height }),
-            size().prop_map(|(width, height)| Resize::Letterbox {
+            (size(), any::<bool>()).prop_map(|((width, height), centred)| Resize::Letterbox {
                 width,
                 height,
-                fill: 0
+                fill: 0,
+                align: if centred { Align::Center } else { Align::TopLeft },
             }),
             size().prop_map(|(width, height)| Resize::CenterCrop {
                 resize: width.max(height),

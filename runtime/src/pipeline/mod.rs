@@ -3,6 +3,7 @@
 mod class_names;
 pub mod ctc;
 pub mod detection;
+mod fit;
 mod geometry;
 pub mod postprocess;
 pub mod preprocess;

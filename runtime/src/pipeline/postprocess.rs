@@ -117,6 +117,14 @@ pub enum PostprocessError {
         /// What is there.
         value: f32,
     },
+    /// Boxes that do not belong to the queries.
+    #[error("{queries} queries have logits, {boxes} have boxes: the outputs do not belong together")]
+    Queries {
+        /// Queries with a box.
+        boxes: usize,
+        /// Queries with logits.
+        queries: usize,
+    },
     /// Outputs that belong together have different lengths.
     #[error("{boxes} boxes, {scores} scores, {classes} classes: the outputs do not belong together")]
     Counts {
@@ -138,6 +146,37 @@ pub(super) fn finite<'a>(name: &str, tensor: &'a Tensor) -> Result<Cow<'a, [f32]
     Err(PostprocessError::NotFinite {
         output: name.to_owned(),
     })
+}
+
+/// The objects that a detector's outputs hold, as many as a measure of accuracy wants: of a score of `score` or more, at
+/// most `count`. Doubles are dropped as declared; the declared score and count are of those who use the results, and are
+/// left aside. `None` if the task is no object detection.
+///
+/// # Errors
+/// As [`interpret`].
+pub fn objects_for_metric(
+    outputs: &Outputs<'_>,
+    declared: &Postprocessing,
+    score: f32,
+    count: usize,
+) -> Result<Option<Vec<Object>>, PostprocessError> {
+    declared.check(&outputs.shapes())?;
+    let Postprocessing::Detection {
+        format,
+        iou_threshold,
+        labels,
+        ..
+    } = declared
+    else {
+        return Ok(None);
+    };
+    let limits = detection::Limits {
+        score,
+        iou: *iou_threshold,
+        count,
+        labels,
+    };
+    detection::detect(outputs, format, &limits).map(Some)
 }
 
 /// Reads the outputs of a batch of one.

@@ -2,17 +2,16 @@
 
 use std::path::Path;
 
-use edgeopt_models::bundle::{Color, Layout, Preprocessing, Resize};
+use edgeopt_models::bundle::{Color, Layout, Preprocessing};
 use edgeopt_models::{DataType, Tensor};
-use fast_image_resize as fir;
-use fast_image_resize::images::{TypedImage, TypedImageRef};
-use fast_image_resize::pixels::U8x3;
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageReader, RgbImage};
 
+use super::fit::{Fill, Plan};
 use super::geometry::Geometry;
 
 /// Longest accepted side of an image, in pixels, and the memory its decoder may take.
-const MAX_SIDE: u32 = 16_384;
+pub(super) const MAX_SIDE: u32 = 16_384;
 const MAX_DECODED: u64 = 1 << 30;
 
 /// Why an image cannot become a tensor.
@@ -63,36 +62,23 @@ pub fn decode_bytes(bytes: &[u8]) -> Result<RgbImage, ImageError> {
 }
 
 fn decode_from(encoded: impl std::io::BufRead + std::io::Seek) -> Result<RgbImage, ImageError> {
-    let mut reader = ImageReader::new(encoded).with_guessed_format()?;
-    let mut limits = image::Limits::default();
-    limits.max_image_width = Some(MAX_SIDE);
-    limits.max_image_height = Some(MAX_SIDE);
-    limits.max_alloc = Some(MAX_DECODED);
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder()?;
+    let mut decoder = open_decoder(encoded)?;
     let orientation = decoder.orientation()?;
     let mut image = DynamicImage::from_decoder(decoder)?;
     image.apply_orientation(orientation);
     Ok(image.into_rgb8())
 }
 
-/// The image brought to the input's size, and how much of the canvas it fills.
-struct Fitted {
-    image: RgbImage,
-    width: usize,
-    height: usize,
-    left: usize,
-    top: usize,
-    fill: Fill,
-    geometry: Geometry,
-}
-
-/// What stands outside the image.
-enum Fill {
-    /// This pixel value, normalized like the image.
-    Pixel(u8),
-    /// Zero after normalization.
-    Zero,
+fn open_decoder<'a>(
+    encoded: impl std::io::BufRead + std::io::Seek + 'a,
+) -> Result<impl ImageDecoder + 'a, ImageError> {
+    let mut reader = ImageReader::new(encoded).with_guessed_format()?;
+    let mut limits = image::Limits::default();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_DECODED);
+    reader.limits(limits);
+    Ok(reader.into_decoder()?)
 }
 
 /// Prepares a decoded image.
@@ -117,8 +103,10 @@ pub fn prepare(image: &RgbImage, preprocessing: &Preprocessing) -> Result<Prepar
     {
         return Err(ImageError::Declaration("std must not be zero".into()));
     }
-    let fitted = fit(image, preprocessing.resize)?;
-    let area = fitted.width * fitted.height;
+    let plan = Plan::new(image.dimensions(), preprocessing.resize)?;
+    let shown = plan.scale(image)?;
+    let (width, height) = plan.canvas;
+    let area = width * height;
     // value = pixel × gain + offset
     let gain: Vec<f32> = preprocessing
         .std
@@ -132,8 +120,8 @@ pub fn prepare(image: &RgbImage, preprocessing: &Preprocessing) -> Result<Prepar
         .map(|(mean, std)| -mean / std)
         .collect();
     let dims = match preprocessing.layout {
-        Layout::Nchw => [1, channels, fitted.height, fitted.width],
-        Layout::Nhwc => [1, fitted.height, fitted.width, channels],
+        Layout::Nchw => [1, channels, height, width],
+        Layout::Nhwc => [1, height, width, channels],
     };
     let wrong = |error: edgeopt_models::TensorError| ImageError::Declaration(error.to_string());
     let mut tensor = Tensor::zeros(DataType::Float32, &dims).map_err(wrong)?;
@@ -142,20 +130,15 @@ pub fn prepare(image: &RgbImage, preprocessing: &Preprocessing) -> Result<Prepar
         Layout::Nchw => channel * area + pixel,
         Layout::Nhwc => pixel * channels + channel,
     };
-    if let Fill::Pixel(fill) = fitted.fill {
+    if let Fill::Pixel(fill) = plan.fill {
         for channel in 0..channels {
             let value = f32::from(fill) * gain[channel] + offset[channel];
             (0..area).for_each(|pixel| values[place(channel, pixel)] = value);
         }
     }
-    let stride = fitted.image.width() as usize;
-    for (row, line) in fitted
-        .image
-        .as_raw()
-        .chunks_exact((stride * 3).max(1))
-        .enumerate()
-    {
-        let start = (fitted.top + row) * fitted.width + fitted.left;
+    let stride = shown.width() as usize;
+    for (row, line) in shown.as_raw().chunks_exact((stride * 3).max(1)).enumerate() {
+        let start = (plan.place.1 + row) * width + plan.place.0;
         for (column, pixel) in line.chunks_exact(3).enumerate() {
             let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(f32::from);
             let colors = match preprocessing.color {
@@ -171,136 +154,35 @@ pub fn prepare(image: &RgbImage, preprocessing: &Preprocessing) -> Result<Prepar
     }
     Ok(Prepared {
         tensor,
-        geometry: fitted.geometry,
+        geometry: plan.geometry(image.dimensions()),
     })
 }
 
-fn fit(image: &RgbImage, resize: Resize) -> Result<Fitted, ImageError> {
-    let (w, h) = (image.width() as usize, image.height() as usize);
-    if w == 0 || h == 0 {
-        return Err(ImageError::Declaration("the image is empty".into()));
+/// Reads an image file's size, honouring its orientation, and tells how the image becomes the input; its pixels are not
+/// read.
+///
+/// # Errors
+/// When it is no image, or the declaration is not usable.
+pub fn read_geometry(path: &Path, preprocessing: &Preprocessing) -> Result<Geometry, ImageError> {
+    let mut decoder = open_decoder(std::io::BufReader::new(std::fs::File::open(path)?))?;
+    let turned = decoder.orientation()?;
+    let (mut width, mut height) = decoder.dimensions();
+    if matches!(
+        turned,
+        Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH
+    ) {
+        (width, height) = (height, width);
     }
-    let rounded = |length: f64| (length.round() as usize).max(1);
-    let (width, height, inner, left, top, fill) = match resize {
-        Resize::Stretch { width, height } => (width, height, (width, height), 0, 0, Fill::Zero),
-        Resize::Letterbox { width, height, fill } => {
-            let scale = (width as f64 / w as f64).min(height as f64 / h as f64);
-            let inner = (
-                rounded(w as f64 * scale).min(width),
-                rounded(h as f64 * scale).min(height),
-            );
-            (
-                width,
-                height,
-                inner,
-                (width - inner.0) / 2,
-                (height - inner.1) / 2,
-                Fill::Pixel(fill),
-            )
-        }
-        Resize::CenterCrop {
-            resize,
-            width,
-            height,
-        } => {
-            return center_crop(image, resize, width, height);
-        }
-        Resize::FitHeight { width, height } => {
-            let natural = (w as f64 * height as f64 / h as f64).ceil() as usize;
-            (
-                width,
-                height,
-                (natural.clamp(1, width.max(1)), height),
-                0,
-                0,
-                Fill::Zero,
-            )
-        }
-        Resize::LimitLongSide { limit, multiple } => {
-            let scale = (limit as f64 / w.max(h) as f64).min(1.0);
-            let step = multiple.max(1);
-            let side = |length: usize| rounded(length as f64 * scale / step as f64) * step;
-            (side(w), side(h), (side(w), side(h)), 0, 0, Fill::Zero)
-        }
-    };
-    if width == 0 || height == 0 {
-        return Err(ImageError::Declaration(
-            "width and height must not be zero".into(),
-        ));
-    }
-    Ok(Fitted {
-        image: scale_to(image, inner.0, inner.1)?,
-        width,
-        height,
-        left,
-        top,
-        fill,
-        geometry: Geometry {
-            width: image.width(),
-            height: image.height(),
-            scale: (inner.0 as f32 / w as f32, inner.1 as f32 / h as f32),
-            pad: (left as f32, top as f32),
-        },
-    })
-}
-
-fn center_crop(image: &RgbImage, resize: usize, width: usize, height: usize) -> Result<Fitted, ImageError> {
-    let (w, h) = (f64::from(image.width()), f64::from(image.height()));
-    let scale = resize as f64 / w.min(h);
-    let scaled = ((w * scale).round() as usize, (h * scale).round() as usize);
-    if width == 0 || height == 0 || scaled.0 < width || scaled.1 < height {
-        let problem = format!("cannot crop {width}x{height} from a shorter side of {resize}");
-        return Err(ImageError::Declaration(problem));
-    }
-    let whole = scale_to(image, scaled.0, scaled.1)?;
-    let (left, top) = ((scaled.0 - width) / 2, (scaled.1 - height) / 2);
-    let cropped =
-        image::imageops::crop_imm(&whole, left as u32, top as u32, width as u32, height as u32).to_image();
-    Ok(Fitted {
-        image: cropped,
-        width,
-        height,
-        left: 0,
-        top: 0,
-        fill: Fill::Zero,
-        geometry: Geometry {
-            width: image.width(),
-            height: image.height(),
-            scale: (scaled.0 as f32 / w as f32, scaled.1 as f32 / h as f32),
-            pad: (-(left as f32), -(top as f32)),
-        },
-    })
-}
-
-/// Bilinear interpolation between pixel centres without smoothing first: what OpenCV's `INTER_LINEAR` does, which
-/// most vision models were trained with.
-fn scale_to(image: &RgbImage, width: usize, height: usize) -> Result<RgbImage, ImageError> {
-    if (image.width() as usize, image.height() as usize) == (width, height) {
-        return Ok(image.clone());
-    }
-    let side = |length: usize| u32::try_from(length).ok().filter(|length| *length <= MAX_SIDE);
-    let (Some(width), Some(height)) = (side(width), side(height)) else {
-        return Err(ImageError::Declaration(format!(
-            "{width}x{height} is larger than {MAX_SIDE} pixels a side"
-        )));
-    };
-    let mut scaled = RgbImage::new(width, height);
-    let options =
-        fir::ResizeOptions::new().resize_alg(fir::ResizeAlg::Interpolation(fir::FilterType::Bilinear));
-    let refused = |problem: &dyn std::fmt::Display| ImageError::Declaration(problem.to_string());
-    // Views of this one pixel type: the untyped ones would compile the kernels of every other type as well.
-    let from = TypedImageRef::<U8x3>::from_buffer(image.width(), image.height(), image)
-        .map_err(|error| refused(&error))?;
-    let mut to =
-        TypedImage::<U8x3>::from_buffer(width, height, &mut scaled).map_err(|error| refused(&error))?;
-    fir::Resizer::new()
-        .resize_typed(&from, &mut to, &options)
-        .map_err(|error| refused(&error))?;
-    Ok(scaled)
+    Ok(Plan::new((width, height), preprocessing.resize)?.geometry((width, height)))
 }
 
 #[cfg(test)]
 mod tests {
+    use edgeopt_models::bundle::{Align, Resize};
+
     use super::*;
 
     fn preprocessing(resize: Resize) -> Preprocessing {
@@ -320,15 +202,7 @@ mod tests {
 
     #[test]
     fn letterbox_centres_the_image_and_fills_the_rest() {
-        let prepared = prepare(
-            &gray(4, 2),
-            &preprocessing(Resize::Letterbox {
-                width: 4,
-                height: 4,
-                fill: 114,
-            }),
-        )
-        .unwrap();
+        let prepared = prepare(&gray(4, 2), &preprocessing(letterbox(Align::Center))).unwrap();
         let values = prepared.tensor.view::<f32>().unwrap();
         assert_eq!(&values[..5], [114.0, 114.0, 114.0, 114.0, 0.0]);
         assert!((values[7] - 30.0).abs() < 1e-3 && (values[8] - 1.0).abs() < 1e-3);
@@ -336,6 +210,66 @@ mod tests {
             (prepared.geometry.pad, prepared.geometry.scale),
             ((0.0, 1.0), (1.0, 1.0))
         );
+        let prepared = prepare(&gray(4, 2), &preprocessing(letterbox(Align::TopLeft))).unwrap();
+        let values = prepared.tensor.view::<f32>().unwrap();
+        assert!(
+            values[0].abs() < 1e-3 && (values[7] - 31.0).abs() < 1e-3,
+            "{values:?}"
+        );
+        assert_eq!(values[8..], [114.0; 8]);
+        assert_eq!(prepared.geometry.pad, (0.0, 0.0));
+    }
+
+    fn letterbox(align: Align) -> Resize {
+        Resize::Letterbox {
+            width: 4,
+            height: 4,
+            fill: 114,
+            align,
+        }
+    }
+
+    #[test]
+    fn the_geometry_of_a_file_is_that_of_its_prepared_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.png");
+        gray(50, 20).save(&path).unwrap();
+        let resizes = [
+            letterbox(Align::TopLeft),
+            Resize::CenterCrop {
+                resize: 10,
+                width: 8,
+                height: 6,
+            },
+        ];
+        for resize in resizes {
+            let preprocessing = preprocessing(resize);
+            let read = read_geometry(&path, &preprocessing).unwrap();
+            assert_eq!(read, read_image(&path, &preprocessing).unwrap().geometry);
+            assert_eq!((read.width, read.height), (50, 20));
+        }
+    }
+
+    #[test]
+    fn a_photo_that_lies_on_its_side_is_turned_and_so_is_its_geometry() {
+        let mut jpeg = std::io::Cursor::new(Vec::new());
+        gray(48, 16)
+            .write_to(&mut jpeg, image::ImageFormat::Jpeg)
+            .unwrap();
+        // Behind the start marker, an EXIF segment of one entry: orientation 6, to be turned clockwise by a quarter.
+        let entry = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
+        let mut bytes = b"\xff\xd8\xff\xe1".to_vec();
+        bytes.extend((2 + 6 + entry.len() as u16).to_be_bytes());
+        bytes.extend(b"Exif\0\0");
+        bytes.extend(entry);
+        bytes.extend(&jpeg.into_inner()[2..]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("photo.jpg");
+        std::fs::write(&path, bytes).unwrap();
+        let preprocessing = preprocessing(letterbox(Align::TopLeft));
+        let read = read_geometry(&path, &preprocessing).unwrap();
+        assert_eq!((read.width, read.height), (16, 48));
+        assert_eq!(read, read_image(&path, &preprocessing).unwrap().geometry);
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! Pre- and postprocessing of well-known model families by name, as their authors trained and published them.
 
-use edgeopt_models::bundle::{Color, DetectionFormat, Layout, Postprocessing, Preprocessing, Resize};
+use edgeopt_models::bundle::{Align, Color, DetectionFormat, Layout, Postprocessing, Preprocessing, Resize};
 use edgeopt_models::{Dim, Model, ValueType};
 
 use super::class_names;
 
 /// Every preset's name.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 10] = [
     "mnist",
     "imagenet",
     "yolov5",
     "yolov8",
     "yolov10",
+    "yolox",
+    "yolox-decoded",
+    "rtdetr",
     "ppocr-rec",
     "ppocr-det",
 ];
@@ -75,22 +78,32 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
         std: std.to_vec(),
         layout: Layout::Nchw,
     };
+    let objects = |format, score_threshold, iou_threshold| Postprocessing::Detection {
+        format,
+        score_threshold,
+        iou_threshold,
+        max_detections: 300,
+        labels: vec![],
+    };
+    let letterbox = |align| Resize::Letterbox {
+        width: 640,
+        height: 640,
+        fill: 114,
+        align,
+    };
     let detector = |format, iou_threshold| {
-        let resize = Resize::Letterbox {
-            width: 640,
-            height: 640,
-            fill: 114,
-        };
         (
-            image(Color::Rgb, resize, &[0.0; 3], &[1.0; 3]),
-            Postprocessing::Detection {
-                format,
-                score_threshold: 0.25,
-                iou_threshold,
-                max_detections: 300,
-                labels: vec![],
-            },
+            image(Color::Rgb, letterbox(Align::Center), &[0.0; 3], &[1.0; 3]),
+            objects(format, 0.25, iou_threshold),
         )
+    };
+    // Takes pixels as OpenCV reads them.
+    let yolox = |format| {
+        let preprocessing = Preprocessing {
+            scale: 1.0,
+            ..image(Color::Bgr, letterbox(Align::TopLeft), &[0.0; 3], &[1.0; 3])
+        };
+        (preprocessing, objects(format, 0.25, Some(0.45)))
     };
     // Statistics of ImageNet's training images, in the order red, green, blue.
     let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
@@ -124,6 +137,33 @@ pub fn preset(name: &str) -> Option<(Preprocessing, Postprocessing)> {
         "yolov5" => detector(DetectionFormat::YoloV5, Some(0.45)),
         "yolov8" => detector(DetectionFormat::YoloV8, Some(0.7)),
         "yolov10" => detector(DetectionFormat::EndToEnd, None),
+        "yolox" => yolox(DetectionFormat::YoloX {
+            width: 640,
+            height: 640,
+            strides: vec![8, 16, 32],
+        }),
+        "yolox-decoded" => yolox(DetectionFormat::YoloV5),
+        "rtdetr" => (
+            image(
+                Color::Rgb,
+                Resize::Stretch {
+                    width: 640,
+                    height: 640,
+                },
+                &[0.0; 3],
+                &[1.0; 3],
+            ),
+            objects(
+                DetectionFormat::Detr {
+                    logits: "logits".into(),
+                    boxes: "pred_boxes".into(),
+                    width: 640,
+                    height: 640,
+                },
+                0.5,
+                None,
+            ),
+        ),
         "ppocr-rec" => (
             image(
                 Color::Bgr,
@@ -169,10 +209,18 @@ pub fn from_model(name: &str, model: &Model) -> Result<(Preprocessing, Postproce
     })?;
     match &mut postprocessing {
         Postprocessing::Ctc { alphabet } => *alphabet = characters(model)?,
-        Postprocessing::Detection { labels, .. } => {
+        Postprocessing::Detection { format, labels, .. } => {
             *labels = class_names(model)?;
-            if let (Resize::Letterbox { width, height, .. }, Some(size)) =
-                (&mut preprocessing.resize, image_size(model))
+            let Some(size) = image_size(model) else {
+                return Ok((preprocessing, postprocessing));
+            };
+            if let Resize::Letterbox { width, height, .. } | Resize::Stretch { width, height } =
+                &mut preprocessing.resize
+            {
+                (*width, *height) = size;
+            }
+            if let DetectionFormat::YoloX { width, height, .. }
+            | DetectionFormat::Detr { width, height, .. } = format
             {
                 (*width, *height) = size;
             }
@@ -276,6 +324,9 @@ mod tests {
                 [1, 3, 640, 640],
                 [1, 3, 640, 640],
                 [1, 3, 640, 640],
+                [1, 3, 640, 640],
+                [1, 3, 640, 640],
+                [1, 3, 640, 640],
                 [1, 3, 48, 320],
                 [1, 3, 32, 64]
             ]
@@ -355,6 +406,35 @@ mod tests {
         assert_eq!(read(&model), Ok((416, 320, "ab".into())));
         model.metadata.insert("names".into(), "a, b".into());
         assert!(read(&model).unwrap_err().to_string().contains("\"a, b\""));
+    }
+
+    #[test]
+    fn formats_that_need_the_inputs_size_get_it_from_the_model() {
+        let mut model = recognizer(None, 5);
+        let shape: Shape = [1, 3, 320, 416].into_iter().map(Dim::Known).collect();
+        model
+            .graph
+            .inputs
+            .push(ValueInfo::tensor("images", DataType::Float32, shape));
+        for name in ["yolox", "rtdetr"] {
+            let (preprocessing, postprocessing) = from_model(name, &model).unwrap();
+            match postprocessing {
+                Postprocessing::Detection {
+                    format:
+                        DetectionFormat::YoloX { width, height, .. } | DetectionFormat::Detr { width, height, .. },
+                    ..
+                } => assert_eq!((width, height), (416, 320), "{name}"),
+                other => panic!("{other:?}"),
+            }
+            let prepared = prepare(&RgbImage::new(100, 100), &preprocessing).unwrap();
+            assert_eq!(prepared.tensor.dims(), [1, 3, 320, 416], "{name}");
+        }
+        // YOLOX takes blue first and bytes as they are, the image in the corner.
+        let (preprocessing, _) = from_model("yolox", &model).unwrap();
+        let image = RgbImage::from_pixel(10, 10, image::Rgb([1, 2, 200]));
+        let tensor = prepare(&image, &preprocessing).unwrap().tensor;
+        let values = tensor.view::<f32>().unwrap();
+        assert_eq!((values[0], values[415]), (200.0, 114.0));
     }
 
     #[test]

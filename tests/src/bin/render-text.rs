@@ -1,5 +1,5 @@
 //! Writes images of lines of text and `labels.tsv`, which says what stands in each; or of pages, and `places.tsv`,
-//! which says what stands where.
+//! which says what stands where; or of scattered characters with labels for object detectors.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -29,6 +29,9 @@ struct Arguments {
     /// Pages of several lines instead, turned by up to 5°
     #[arg(long)]
     pages: bool,
+    /// Scattered characters instead, with labels for object detectors in YOLO's format in the folder `labels`
+    #[arg(long, conflicts_with_all = ["pages", "clean"])]
+    characters: bool,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -43,6 +46,9 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("cannot create {}", arguments.out.display()))?;
     if arguments.pages {
         return write_pages(&arguments, &fonts, condition);
+    }
+    if arguments.characters {
+        return write_characters(&arguments, &fonts);
     }
     let mut labels = String::new();
     for number in 0..arguments.count {
@@ -79,5 +85,30 @@ fn write_pages(arguments: &Arguments, fonts: &[Typeface], condition: Condition) 
     let path = arguments.out.join("places.tsv");
     std::fs::write(&path, places).with_context(|| format!("cannot write {}", path.display()))?;
     println!("{} pages in {} fonts", arguments.count, fonts.len());
+    Ok(())
+}
+
+fn write_characters(arguments: &Arguments, fonts: &[Typeface]) -> anyhow::Result<()> {
+    let labels = arguments.out.join("labels");
+    std::fs::create_dir_all(&labels).with_context(|| format!("cannot create {}", labels.display()))?;
+    for number in 0..arguments.count {
+        let scattered = text_images::characters(arguments.seed, number, fonts);
+        let path = arguments.out.join(format!("{number:05}.png"));
+        scattered
+            .image
+            .save(&path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let (width, height) = (scattered.image.width() as f64, scattered.image.height() as f64);
+        let mut lines = String::new();
+        for place in &scattered.places {
+            let [left, top, right, bottom] = place.map(f64::from);
+            let (x, y) = ((left + right) / 2.0 / width, (top + bottom) / 2.0 / height);
+            let (w, h) = ((right - left) / width, (bottom - top) / height);
+            writeln!(lines, "0 {x:.6} {y:.6} {w:.6} {h:.6}")?;
+        }
+        let path = labels.join(format!("{number:05}.txt"));
+        std::fs::write(&path, lines).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    println!("{} images in {} fonts", arguments.count, fonts.len());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Images of lines of text with the text known: calibration and test data for text recognizers, without any data set
 //! to download. The same seed and the same fonts give the same images.
 
+mod characters;
 mod fonts;
 mod ink;
 mod page;
@@ -12,6 +13,7 @@ use image::RgbImage;
 
 use crate::random::Random;
 
+pub use characters::{Scattered, characters};
 pub use fonts::{Typeface, find};
 pub use page::{Page, PlacedLine, page};
 

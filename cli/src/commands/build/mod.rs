@@ -12,16 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use edgeopt_models::bundle::{
-    self, AccuracySummary, Manifest, Member, Postprocessing, Precision, Provenance, TaskAccuracy,
-};
+use edgeopt_models::bundle::{self, AccuracySummary, Manifest, Member, Precision, Provenance, TaskAccuracy};
 use edgeopt_models::{Bytes, Graph, Model, onnx};
-use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Prepared, Progress, make, prepare};
+use edgeopt_optimizer::build::{BuildOptions, Candidate, Data, Label, Prepared, Progress, make, prepare};
 use edgeopt_optimizer::calibrate::{Method, Samples};
 use edgeopt_runtime::TensorSpec;
 use edgeopt_runtime::backends::cpu::CpuBackend;
-use edgeopt_runtime::dataset::{Dataset, Labels};
+use edgeopt_runtime::dataset::Dataset;
 
+use super::labels;
 use super::lengths::{Range, parse_dim, parse_range};
 use super::task::{Task, read_task};
 use crate::screen::Screen;
@@ -59,8 +58,9 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "PATH")]
     evaluation_data: Option<PathBuf>,
 
-    /// What the evaluation inputs show: lines of `file,label` or `file<TAB>label`.
-    #[arg(short, long, value_name = "FILE")]
+    /// What the evaluation inputs show: lines of `file,label` or `file<TAB>label`; for detectors a folder of YOLO's .txt
+    /// files, or COCO's instances as .json.
+    #[arg(short, long, value_name = "FILE|FOLDER")]
     labels: Option<PathBuf>,
 
     /// How images become inputs and outputs become results: a preset's name or a JSON file.
@@ -83,7 +83,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DB")]
     min_sqnr: Option<f64>,
 
-    /// Fails if the task's metric drops by more than this many percentage points.
+    /// Fails if the task's metric (mAP@0.5:0.95 of a detector) drops by more than this many percentage points.
     #[arg(long, value_name = "POINTS")]
     max_accuracy_drop: Option<f64>,
 
@@ -148,7 +148,7 @@ enum PrecisionArgument {
 struct Opened {
     calibration: Option<Watched>,
     evaluation: Option<Watched>,
-    labels: Vec<Option<String>>,
+    labels: Vec<Option<Label>>,
     task: Task,
 }
 
@@ -323,23 +323,10 @@ fn open_data(arguments: &Arguments, model: &Model, task: Task, screen: &Screen) 
         screen
             .warning("the comparison uses the calibration data; give --evaluation-data for an honest figure");
     }
-    let mut labels = Vec::new();
-    if let (Some(path), Some(samples)) = (&arguments.labels, &evaluation) {
-        let given = Labels::read(path)?;
-        labels = (0..samples.dataset.len())
-            .map(|index| given.get(&samples.dataset.id(index)).map(str::to_owned))
-            .collect();
-        if labels.iter().all(Option::is_none) {
-            bail!(
-                "{}: none of its labels belongs to a sample; the first sample is {:?}",
-                path.display(),
-                samples.dataset.id(0)
-            );
-        }
-        if matches!(task.postprocessing, Postprocessing::Raw) {
-            bail!("labels are given, but not what the outputs mean: name the task with --task");
-        }
-    }
+    let labels = match (&arguments.labels, &evaluation) {
+        (Some(path), Some(samples)) => labels::read(path, &task, model, &samples.dataset, screen)?,
+        _ => Vec::new(),
+    };
     Ok(Opened {
         calibration,
         evaluation,

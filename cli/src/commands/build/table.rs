@@ -59,11 +59,12 @@ impl Summary {
 pub(super) fn show(summary: &Summary) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    let metric = summary
+    let metrics: Vec<&str> = summary
         .candidates
         .iter()
         .find_map(|row| row.score.as_ref())
-        .map(|score| score.metric.clone());
+        .map(|score| score.all().map(|(metric, _)| metric).collect())
+        .unwrap_or_default();
     let mut header = vec![
         "".to_owned(),
         "weights".into(),
@@ -72,7 +73,7 @@ pub(super) fn show(summary: &Summary) -> String {
         "SQNR dB".into(),
         "cosine".into(),
     ];
-    header.extend(metric.clone());
+    header.extend(metrics.iter().map(|metric| (*metric).to_owned()));
     header.extend(["median ms".to_owned(), "p90 ms".into()]);
     table.set_header(header);
     for row in &summary.candidates {
@@ -85,13 +86,12 @@ pub(super) fn show(summary: &Summary) -> String {
             worst.map_or("–".into(), |output| format!("{:.1}", output.sqnr_db)),
             worst.map_or("–".into(), |output| format!("{:.6}", output.cosine)),
         ];
-        if metric.is_some() {
-            cells.push(
-                row.score
-                    .as_ref()
-                    .map_or("–".into(), |score| format!("{:.2} %", score.value * 100.0)),
-            );
-        }
+        let score = row.score.as_ref();
+        cells.extend(
+            metrics
+                .iter()
+                .map(|metric| score.map_or("–".into(), |score| score.shown(metric))),
+        );
         cells.push(
             row.latency
                 .map_or("–".into(), |latency| format!("{:.2}", latency.median_ms)),

@@ -14,5 +14,5 @@ mod weights;
 pub use options::{Int8Options, Placement};
 pub use quantize::{Int8Error, quantize, tensors_to_calibrate};
 pub use report::{ActivationScale, Int8Report, KeptNode, QuantizedNode};
-pub use search::{SearchError, SearchResult, quantize_to_target};
+pub use search::{SearchError, SearchResult, Target, quantize_to_target};
 pub use sensitivity::sensitivity;

@@ -1,8 +1,9 @@
 use edgeopt_models::Model;
+use edgeopt_models::bundle::OutputPart;
 use edgeopt_runtime::Backend;
 
 use super::{Int8Error, Int8Options, Int8Report, quantize, sensitivity};
-use crate::accuracy::{CompareError, Comparison, LayerSqnr, compare};
+use crate::accuracy::{CompareError, Comparison, LayerSqnr, compare_parts};
 use crate::calibrate::{CalibrationTable, Samples};
 
 /// Why the search failed.
@@ -14,6 +15,15 @@ pub enum SearchError {
     /// A model cannot be compared.
     #[error(transparent)]
     Compare(#[from] CompareError),
+}
+
+/// What [`quantize_to_target`] is to reach.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// Least SQNR of every output in dB.
+    pub min_sqnr_db: f64,
+    /// Parts of the first output that must reach it each by itself; none if the whole must.
+    pub parts: Vec<OutputPart>,
 }
 
 /// The outcome of [`quantize_to_target`].
@@ -33,7 +43,7 @@ pub struct SearchResult {
     pub tries: usize,
 }
 
-/// Quantizes; while an output's SQNR is below `min_sqnr_db`, leaves the most sensitive layers in float: one, then
+/// Quantizes; while an output's SQNR is below the target, leaves the most sensitive layers in float: one, then
 /// two, four and so on, then as few as the target allows, in at most `max_tries` models (at least one). Returns
 /// the best model met, with `met` false when no try reached the target.
 ///
@@ -45,7 +55,7 @@ pub fn quantize_to_target(
     options: &Int8Options,
     samples: &dyn Samples,
     backend: &dyn Backend,
-    min_sqnr_db: f64,
+    target: &Target,
     max_tries: usize,
 ) -> Result<SearchResult, SearchError> {
     let attempt = |excluded: &[LayerSqnr], tries: usize| -> Result<SearchResult, SearchError> {
@@ -55,8 +65,16 @@ pub fn quantize_to_target(
             .extend(excluded.iter().map(|layer| layer.node.clone()));
         let mut model = float.clone();
         let report = quantize(&mut model, table, &options)?;
-        let comparison = compare(float, &model, samples, backend, 0, &mut |_, _, _| ())?;
-        let met = comparison.min_sqnr_db() >= min_sqnr_db;
+        let comparison = compare_parts(
+            float,
+            &model,
+            samples,
+            backend,
+            0,
+            &target.parts,
+            &mut |_, _, _| (),
+        )?;
+        let met = comparison.min_sqnr_db() >= target.min_sqnr_db;
         Ok(SearchResult {
             model,
             report,

@@ -43,6 +43,7 @@ pub(super) fn judge(graph: &Graph, index: usize, options: &Int8Options) -> Resul
     let axis = match node.op_type.as_str() {
         "Conv" => {
             convolution(graph, node, weight)?;
+            expectation(graph, node, weight)?;
             Some(0)
         }
         // Per-channel scales of transposed convolutions are refused by older TensorRT: one scale for all.
@@ -110,6 +111,29 @@ fn convolution(graph: &Graph, node: &Node, weight: &Tensor) -> Result<(), String
     } else {
         Err(format!("too small to gain: {channels}, kernel {kernel:?}"))
     }
+}
+
+/// A distribution weighed by places to one number, as a convolution: the boxes of detectors trained with distribution focal
+/// loss (Li et al., "Generalized Focal Loss", 2020; YOLOv8 and its successors). It has no weights to learn, takes no time,
+/// and hides the convolutions before it, which are the head.
+fn expectation(graph: &Graph, node: &Node, weight: &Tensor) -> Result<(), String> {
+    if weight.dims().first() != Some(&1) {
+        return Ok(());
+    }
+    let mut value = node.input(0);
+    while let Some(before) = value
+        .and_then(|name| graph.producer(name))
+        .map(|index| &graph.nodes[index])
+    {
+        if before.is("Softmax") {
+            return Err("the expectation of a distribution, by which a detector's head ends".into());
+        }
+        if !["Transpose", "Reshape"].iter().any(|op| before.is(op)) {
+            break;
+        }
+        value = before.input(0);
+    }
+    Ok(())
 }
 
 /// `[K, N]` products with a short side gain nothing (NVIDIA's ModelOpt applies the same limits).

@@ -1,5 +1,6 @@
 use edgeopt_models::bundle::DetectionFormat;
 
+use super::grid::{self, Cell};
 use super::{Bounds, Candidate};
 use crate::pipeline::postprocess::{Outputs, PostprocessError, finite};
 
@@ -15,6 +16,47 @@ pub(super) fn candidates(
             let values = finite(name, tensor)?;
             let row = tensor.dims().last().copied().unwrap_or(0);
             Ok(yolov5(&values, row, least))
+        }
+        DetectionFormat::YoloX {
+            width,
+            height,
+            strides,
+        } => {
+            let (name, tensor) = outputs.first()?;
+            let values = finite(name, tensor)?;
+            let row = tensor.dims().last().copied().unwrap_or(0);
+            Ok(yolox(
+                &values,
+                row,
+                grid::cells((*width, *height), strides),
+                least,
+            ))
+        }
+        DetectionFormat::Detr {
+            logits,
+            boxes,
+            width,
+            height,
+        } => {
+            let logit_tensor = outputs.named(logits)?;
+            let logits = finite(logits, logit_tensor)?;
+            let bounds = finite(boxes, outputs.named(boxes)?)?;
+            let classes = logit_tensor.dims().last().copied().unwrap_or(0);
+            let queries = logits.len() / classes.max(1);
+            let (bounds, _) = bounds.as_chunks::<4>();
+            if bounds.len() != queries {
+                return Err(PostprocessError::Queries {
+                    boxes: bounds.len(),
+                    queries,
+                });
+            }
+            Ok(detr(
+                &logits,
+                classes,
+                bounds,
+                (*width as f32, *height as f32),
+                least,
+            ))
         }
         DetectionFormat::YoloV8 => {
             let (name, tensor) = outputs.first()?;
@@ -104,6 +146,56 @@ fn yolov5(values: &[f32], row: usize, least: f32) -> Vec<Candidate> {
         })
     })
     .collect()
+}
+
+/// As [`yolov5`], the box relative to its cell: centre from the cell's corner and logarithm of the size, in strides
+/// (Ge et al., "YOLOX: Exceeding YOLO Series in 2021").
+fn yolox(values: &[f32], row: usize, cells: impl Iterator<Item = Cell>, least: f32) -> Vec<Candidate> {
+    let rows = values.chunks_exact(row.max(1)).zip(cells);
+    rows.filter_map(|(row, cell)| {
+        let ([x, y, width, height, objectness], scores) = row.split_first_chunk::<5>()?;
+        if objectness < &least {
+            return None;
+        }
+        let (class, best) = best(scores)?;
+        let score = objectness * best;
+        (score >= least).then(|| Candidate {
+            bounds: centred([
+                (x + cell.column) * cell.stride,
+                (y + cell.row) * cell.stride,
+                width.exp() * cell.stride,
+                height.exp() * cell.stride,
+            ]),
+            score,
+            class,
+        })
+    })
+    .collect()
+}
+
+/// Every pair of a query and a class whose score, the sigmoid of its logit, reaches `least`.
+fn detr(
+    logits: &[f32],
+    classes: usize,
+    bounds: &[[f32; 4]],
+    (width, height): (f32, f32),
+    least: f32,
+) -> Vec<Candidate> {
+    let queries = logits.chunks_exact(classes.max(1)).zip(bounds);
+    let mut found = Vec::new();
+    for (logits, [x, y, w, h]) in queries {
+        for (class, logit) in logits.iter().enumerate() {
+            let score = 1.0 / (1.0 + (-logit).exp());
+            if score >= least {
+                found.push(Candidate {
+                    bounds: centred([x * width, y * height, w * width, h * height]),
+                    score,
+                    class,
+                });
+            }
+        }
+    }
+    found
 }
 
 /// Columns of centre x, centre y, width, height and a score per class: read row by row, as they lie in memory.

@@ -1,6 +1,7 @@
 //! Objects from the outputs of a detector.
 
 mod decode;
+mod grid;
 mod suppress;
 
 use edgeopt_models::bundle::DetectionFormat;

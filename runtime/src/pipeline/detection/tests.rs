@@ -3,7 +3,7 @@ use edgeopt_models::{DataType, Tensor};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pipeline::postprocess::{Prediction, interpret};
+use crate::pipeline::postprocess::{Prediction, interpret, objects_for_metric};
 
 /// Left, top, right, bottom, score, class.
 type Known = ([f32; 4], f32, usize);
@@ -13,7 +13,7 @@ const CLASSES: usize = 3;
 fn declared(format: DetectionFormat) -> Postprocessing {
     let inside = matches!(
         format,
-        DetectionFormat::EndToEnd | DetectionFormat::Separate { .. }
+        DetectionFormat::EndToEnd | DetectionFormat::Separate { .. } | DetectionFormat::Detr { .. }
     );
     Postprocessing::Detection {
         format,
@@ -31,6 +31,53 @@ fn separate(count: bool) -> DetectionFormat {
         classes: "classes".into(),
         count: count.then(|| "count".into()),
     }
+}
+
+/// 42 cells.
+fn yolox() -> DetectionFormat {
+    DetectionFormat::YoloX {
+        width: 64,
+        height: 32,
+        strides: vec![8, 16, 32],
+    }
+}
+
+fn detr() -> DetectionFormat {
+    DetectionFormat::Detr {
+        logits: "logits".into(),
+        boxes: "boxes".into(),
+        width: 64,
+        height: 32,
+    }
+}
+
+/// A row for every cell of [`yolox`]; the boxes stand in cells of every stride, what is left finds nothing.
+fn yolox_rows(known: &[Known]) -> Vec<Vec<f32>> {
+    let grids = [(8, 8, 4), (16, 4, 2), (32, 2, 1)];
+    let cells = grids.iter().flat_map(|(stride, columns, rows)| {
+        (0..columns * rows)
+            .map(move |cell| (*stride as f32, (cell % columns) as f32, (cell / columns) as f32))
+    });
+    let mut rows = Vec::new();
+    for (place, (stride, column, row)) in cells.enumerate() {
+        let mut values = vec![0.0; 5 + CLASSES];
+        // Box n in cell 7 n mod 42: 7 apart, none twice for up to six, the rest beside them.
+        let holder = (0..known.len()).find(|n| (n % 6) * 7 + n / 6 == place);
+        if let Some(([left, top, right, bottom], score, class)) = holder.map(|n| known[n]) {
+            let box_of = [
+                (left + right) / 2.0 / stride - column,
+                (top + bottom) / 2.0 / stride - row,
+                ((right - left) / stride).ln(),
+                ((bottom - top) / stride).ln(),
+                0.5,
+            ];
+            values[..5].copy_from_slice(&box_of);
+            values[5..].fill(score);
+            values[5 + class] = score * 2.0;
+        }
+        rows.push(values);
+    }
+    rows
 }
 
 /// The boxes as a model of this format would give them, with the outputs' names.
@@ -61,6 +108,25 @@ fn encoded(format: &DetectionFormat, known: &[Known]) -> Vec<(String, Tensor)> {
     let flat = rows.concat();
     let length = rows.first().map_or(6, Vec::len);
     match format {
+        DetectionFormat::YoloX { .. } => {
+            let rows = yolox_rows(known);
+            let dims = [1, rows.len(), 5 + CLASSES];
+            vec![("output".into(), tensor(&dims, &rows.concat()))]
+        }
+        DetectionFormat::Detr { width, height, .. } => {
+            let (width, height) = (*width as f32, *height as f32);
+            let (mut logits, mut boxes) = (Vec::new(), Vec::new());
+            for ([left, top, right, bottom], score, class) in known {
+                let logit = |p: f32| (p / (1.0 - p)).ln();
+                logits.extend((0..CLASSES).map(|other| if other == *class { logit(*score) } else { -9.0 }));
+                boxes.extend([(left + right) / 2.0 / width, (top + bottom) / 2.0 / height]);
+                boxes.extend([(right - left) / width, (bottom - top) / height]);
+            }
+            vec![
+                ("logits".into(), tensor(&[1, known.len(), CLASSES], &logits)),
+                ("boxes".into(), tensor(&[1, known.len(), 4], &boxes)),
+            ]
+        }
         DetectionFormat::YoloV8 => {
             let columns: Vec<f32> = (0..length)
                 .flat_map(|channel| rows.iter().map(move |row| row[channel]))
@@ -114,8 +180,10 @@ fn read(
     }
 }
 
-fn formats() -> [DetectionFormat; 5] {
+fn formats() -> [DetectionFormat; 7] {
     [
+        yolox(),
+        detr(),
         DetectionFormat::YoloV5,
         DetectionFormat::YoloV8,
         DetectionFormat::EndToEnd,
@@ -240,6 +308,25 @@ fn shapes_that_are_not_as_declared_are_named() {
             "[1, boxes, 6]",
         ),
         (
+            yolox(),
+            zeros("out", &[1, 43, 8]),
+            "[1, 43, 8]; an input of 64 × 32 pixels with strides [8, 16, 32] has 42 cells",
+        ),
+        (
+            DetectionFormat::YoloX {
+                width: 60,
+                height: 32,
+                strides: vec![8, 16],
+            },
+            zeros("out", &[1, 42, 8]),
+            "strides is [8, 16], it must be numbers that divide width and height",
+        ),
+        (
+            detr(),
+            zeros("out", &[1, 7, 4]),
+            "output \"logits\"; the model's outputs are: \"out\"",
+        ),
+        (
             separate(false),
             zeros("out", &[1, 7, 4]),
             "output \"boxes\"; the model's outputs are: \"out\"",
@@ -250,7 +337,7 @@ fn shapes_that_are_not_as_declared_are_named() {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(expected) && error.contains("\"out\""),
+            error.contains(expected) && (error.contains("\"out\"") || error.contains("strides is")),
             "{format:?}: {error}"
         );
     }
@@ -275,6 +362,10 @@ fn numbers_that_cannot_be_are_refused() {
             "{format:?}: {error}"
         );
     }
+    let mut outputs = encoded(&detr(), &[([0.0, 0.0, 4.0, 4.0], 0.5, 1); 2]);
+    outputs[1].1 = Tensor::new(&[1, 1, 4], &[0.5f32; 4]).unwrap();
+    let error = read(outputs, &declared(detr()), None).unwrap_err().to_string();
+    assert!(error.contains("2 queries have logits, 1 have boxes"), "{error}");
     let half = Tensor::new(&[1, 1, 6], &[0f32, 0.0, 4.0, 4.0, 0.5, 0.5]).unwrap();
     let error = read(
         vec![("out".into(), half)],
@@ -297,4 +388,48 @@ fn numbers_that_cannot_be_are_refused() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("score_threshold is 25"), "{error}");
+}
+
+#[test]
+fn every_query_of_a_detr_counts_for_each_class_it_reaches() {
+    let logits = Tensor::new(&[1, 1, CLASSES], &[1f32, -5.0, 2.0]).unwrap();
+    let boxes = Tensor::new(&[1, 1, 4], &[0.5f32, 0.5, 0.25, 0.5]).unwrap();
+    let outputs = vec![("boxes".to_owned(), boxes), ("logits".to_owned(), logits)];
+    let found = read(outputs, &declared(detr()), None).unwrap();
+    let classes: Vec<usize> = found.iter().map(|object| object.class).collect();
+    assert_eq!(classes, [2, 0]);
+    let bounds = found[0].bounds;
+    assert_eq!(
+        [bounds.left, bounds.top, bounds.right, bounds.bottom],
+        [24.0, 8.0, 40.0, 24.0]
+    );
+}
+
+#[test]
+fn a_metric_reads_what_the_declared_score_and_count_leave_out_but_drops_doubles_as_declared() {
+    let known: [Known; 3] = [
+        ([10.0, 10.0, 30.0, 30.0], 0.4, 0),
+        ([11.0, 10.0, 31.0, 30.0], 0.1, 0),
+        ([50.0, 10.0, 70.0, 30.0], 0.002, 1),
+    ];
+    let mut postprocessing = declared(DetectionFormat::YoloV8);
+    if let Postprocessing::Detection { max_detections, .. } = &mut postprocessing {
+        *max_detections = 1;
+    }
+    let (names, tensors): (Vec<String>, Vec<Tensor>) =
+        encoded(&DetectionFormat::YoloV8, &known).into_iter().unzip();
+    let outputs = Outputs {
+        names: &names,
+        tensors: &tensors,
+        geometry: None,
+    };
+    let found = objects_for_metric(&outputs, &postprocessing, 0.001, 100)
+        .unwrap()
+        .unwrap();
+    let scores: Vec<f32> = found.iter().map(|object| object.score).collect();
+    assert_eq!(scores, [0.4, 0.002]);
+    assert_eq!(
+        objects_for_metric(&outputs, &Postprocessing::Raw, 0.001, 100).unwrap(),
+        None
+    );
 }
