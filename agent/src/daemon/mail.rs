@@ -317,6 +317,8 @@ impl Outbox for Mail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::disk::SimDisk;
     use crate::spool::SpoolOptions;
 
     fn mail(folder: &std::path::Path) -> Mail {
@@ -362,6 +364,27 @@ mod tests {
         }
         assert_eq!(texts(&mut mail, None, 9).0, [""; 0]);
         assert_eq!(mail.view().waiting, 0);
+    }
+
+    #[test]
+    fn words_go_out_although_the_spool_cannot_be_read() {
+        let disk = SimDisk::default();
+        let clock = Arc::new(SystemClock::default());
+        let spool = Spool::open_on(
+            Arc::new(disk.clone()),
+            clock,
+            "/spool".as_ref(),
+            SpoolOptions::default(),
+        );
+        let mut mail = Mail::new(spool.unwrap(), PacketLimit::new(1000));
+        mail.keep("r", b"result").unwrap();
+        mail.say("s".into(), b"state".to_vec(), true).unwrap();
+        disk.cut_after(0);
+        mail.keep("r", b"lost").unwrap_err();
+        let (sent, last) = texts(&mut mail, None, 9);
+        assert_eq!(sent, ["state"]);
+        // With nothing else to say, the problem is told.
+        mail.next(last, 9).unwrap_err();
     }
 
     #[test]
