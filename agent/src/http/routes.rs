@@ -96,6 +96,10 @@ impl Routes {
                 &format!("slot {slot} takes no requests; add {{ kind = \"http\" }} to its inputs"),
             );
         }
+        // After a start, inputs that the broker has kept wait for the model; who asks here can come again.
+        if !found.keeper.settled() {
+            return refusal(&ServeError::NoModel);
+        }
         let encoding = accepted(request.headers());
         let body = match Limited::new(request.into_body(), LARGEST).collect().await {
             Ok(body) => body.to_bytes(),
@@ -119,22 +123,24 @@ impl Routes {
         );
         match answered.await {
             Ok(Ok((message, _))) => result(&message, encoding),
-            Ok(Err(error)) => {
-                let status = match &error {
-                    ServeError::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-                    ServeError::NoModel | ServeError::Paused => StatusCode::SERVICE_UNAVAILABLE,
-                    ServeError::Input(_) => StatusCode::UNPROCESSABLE_ENTITY,
-                    ServeError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
-                };
-                let mut answer = problem(status, &error.to_string());
-                if matches!(error, ServeError::QueueFull | ServeError::NoModel) {
-                    answer.headers_mut().insert(RETRY_AFTER, 1.into());
-                }
-                answer
-            }
+            Ok(Err(error)) => refusal(&error),
             Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops"),
         }
     }
+}
+
+fn refusal(error: &ServeError) -> Answer {
+    let status = match error {
+        ServeError::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+        ServeError::NoModel | ServeError::Paused => StatusCode::SERVICE_UNAVAILABLE,
+        ServeError::Input(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        ServeError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let mut answer = problem(status, &error.to_string());
+    if matches!(error, ServeError::QueueFull | ServeError::NoModel) {
+        answer.headers_mut().insert(RETRY_AFTER, 1.into());
+    }
+    answer
 }
 
 /// CBOR for who names it; JSON for all others. Weights (`q`) are not compared: who can read CBOR and names it has it.
