@@ -3,7 +3,8 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test test-gpu check bench bench-gpu fetch fetch-test text-images character-images minilm voice tensorrt-plugins clean
+.PHONY: help demo test test-gpu test-brokers check bench bench-gpu fetch fetch-test fetch-brokers text-images \
+	character-images minilm voice tensorrt-plugins clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +29,14 @@ test: fetch-test ## builds and runs every test that needs no GPU
 
 test-gpu: ## tests that need an NVIDIA GPU (its driver is enough): memory, streams, graphs, sessions; about 4 minutes
 	$(CARGO) test -p edgeopt-runtime --lib -- --ignored --test-threads=1 --nocapture gpu_tests --skip measures
+
+test-brokers: fetch fetch-brokers ## the daemon over aedes (Node 20) and RabbitMQ (Debian's rabbitmq-server); about 2 minutes
+	$(CARGO) test -p edgeopt-agent --test daemon -- --include-ignored --nocapture other_brokers
+
+fetch-brokers: ## the broker aedes for the daemon's tests, into .cache/ (needs npm)
+	mkdir -p .cache/aedes
+	cp agent/tests/brokers/package.json agent/tests/brokers/package-lock.json .cache/aedes/
+	cd .cache/aedes && npm ci --ignore-scripts --no-audit --no-fund
 
 check: ## formatting, lints, documentation, licences and advisories
 	$(CARGO) fmt --all --check

@@ -292,7 +292,7 @@ mod tests {
         assert!(names.is_empty(), "{names:?}");
         remove(&RealDisk, &moved).unwrap();
         remove(&RealDisk, &moved).unwrap();
-        assert!(RealDisk.free(folder.path()).unwrap() > Bytes::ZERO);
+        assert!(RealDisk.room(folder.path()).unwrap().free > Bytes::ZERO);
         let error = write(&RealDisk, &folder.path().join("none/x"), b"").unwrap_err();
         assert!(error.to_string().contains("none/.x.new"), "{error}");
         let error = make_folders(&RealDisk, Path::new("/dev/null/x")).unwrap_err();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::size;
 use crate::hardware::HardwareSettings;
-use crate::protocol::{DeviceId, SlotName};
+use crate::protocol::{DeviceId, Encoding, SlotName};
 
 /// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -296,6 +296,9 @@ pub struct Slot {
     /// Who goes first when `engine.concurrent` inferences run already.
     #[serde(default)]
     pub priority: Priority,
+    /// How results are published.
+    #[serde(default)]
+    pub results: Encoding,
 }
 
 /// How important a slot's inferences are.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::commands::Asked;
 use super::quiet::Quiet;
 use super::reports::Reports;
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use crate::config::Input;
 use crate::deploy::Event;
 use crate::download::Blobs;
@@ -139,6 +139,15 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
         to.reports.again();
         return Ok(());
     }
+    let contradicted = |slot: &&Slot| desired.contradicts(&slot.name, &slot.keeper.report().slot);
+    if let Some(slot) = to.slots.all().find(contradicted) {
+        tracing::warn!(
+            slot = %slot.name,
+            "desired generation {} was taken before with another content: this one changes nothing",
+            current.0
+        );
+        to.reports.again();
+    }
     // The same one again comes with each connection. Slots that have taken it ignore it; one that is new in the
     // configuration has not.
     if desired.generation.supersedes(current) {
@@ -152,9 +161,9 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
     }
     let unknown: BTreeMap<_, _> = desired
         .slots
-        .keys()
-        .filter(|name| to.slots.get(name).is_none())
-        .map(|name| {
+        .iter()
+        .filter(|(name, _)| to.slots.get(name).is_none())
+        .map(|(name, spec)| {
             let reason = format!("this device has no slot {name}: add [slots.{name}] to its configuration");
             let report = ReportedSlot {
                 phase: Phase::Failed,
@@ -162,6 +171,8 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
                 previous_version: None,
                 watched: false,
                 reason: Some(reason),
+                generation: Some(desired.generation),
+                desired_sha256: Some(spec.sha256.clone()),
             };
             (name.clone(), report)
         })

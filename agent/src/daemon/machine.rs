@@ -13,7 +13,7 @@ use super::slots::Slots;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Config;
 use crate::hardware::{Hardware, HardwareError, Window};
-use crate::protocol::{Sample, SlotName};
+use crate::protocol::{Prediction, Sample, SlotName};
 use crate::pulse::{Pulse, Pulses};
 
 /// Results that may wait for the rules.
@@ -88,9 +88,15 @@ impl Machine {
     }
 
     /// A slot has answered.
-    pub(super) fn result(&self, slot: &SlotName, prediction: &Value) {
+    pub(super) fn result(&self, slot: &SlotName, prediction: &Prediction) {
         if self.has_rules {
-            self.tell(Told::Result(slot.clone(), prediction.clone()));
+            match prediction.to_json() {
+                Ok(json) => self.tell(Told::Result(slot.clone(), json)),
+                Err(error) => {
+                    let problem = format!("slot {slot}: no rule sees a result without JSON form: {error}");
+                    self.quiet.warn("prediction", &problem);
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use edgeopt_models::Bytes;
 use serde::Serialize;
 
 use crate::link::{Nudge, Outbox, OutboxError, Outgoing, PacketLimit, Refusal};
+use crate::protocol::{EncodeError, Encoding, Prediction, ResultMessage};
 use crate::spool::{Counters, Spool, SpoolError};
 
 /// Topics whose latest word is kept.
@@ -24,9 +25,9 @@ pub enum MailError {
     /// The spool does not take it.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// It has no JSON form.
-    #[error("it has no JSON form: {0}")]
-    Encode(#[from] serde_json::Error),
+    /// It cannot be written.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     /// There are too many topics.
     #[error("{MOST_TOPICS} topics have a word that waits for the broker; {0} has to come again later")]
     TooManyTopics(String),
@@ -175,7 +176,20 @@ impl Mail {
     /// # Errors
     /// See [`MailError`].
     pub fn keep_message(&self, topic: &str, message: &impl Serialize) -> Result<(), MailError> {
-        self.keep(topic, &serde_json::to_vec(message)?)
+        self.keep(topic, &json(message)?)
+    }
+
+    /// [`Mail::keep`] for a result.
+    ///
+    /// # Errors
+    /// See [`MailError`].
+    pub fn keep_result(
+        &self,
+        topic: &str,
+        result: &ResultMessage<Prediction>,
+        encoding: Encoding,
+    ) -> Result<(), MailError> {
+        self.keep(topic, &result.encode(encoding)?)
     }
 
     /// [`Mail::say`] for a message of the protocol.
@@ -188,7 +202,7 @@ impl Mail {
         message: &impl Serialize,
         retain: bool,
     ) -> Result<(), MailError> {
-        self.say(topic, serde_json::to_vec(message)?, retain)
+        self.say(topic, json(message)?, retain)
     }
 
     /// What is due by time; to be called every second or so.
@@ -221,6 +235,10 @@ impl Mail {
             oversize: state.oversize,
         }
     }
+}
+
+fn json(message: &impl Serialize) -> Result<Vec<u8>, EncodeError> {
+    Ok(serde_json::to_vec(message)?)
 }
 
 impl State {
@@ -317,6 +335,8 @@ impl Outbox for Mail {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::disk::SimDisk;
     use crate::spool::SpoolOptions;
 
     fn mail(folder: &std::path::Path) -> Mail {
@@ -362,6 +382,27 @@ mod tests {
         }
         assert_eq!(texts(&mut mail, None, 9).0, [""; 0]);
         assert_eq!(mail.view().waiting, 0);
+    }
+
+    #[test]
+    fn words_go_out_although_the_spool_cannot_be_read() {
+        let disk = SimDisk::default();
+        let clock = Arc::new(SystemClock::default());
+        let spool = Spool::open_on(
+            Arc::new(disk.clone()),
+            clock,
+            "/spool".as_ref(),
+            SpoolOptions::default(),
+        );
+        let mut mail = Mail::new(spool.unwrap(), PacketLimit::new(1000));
+        mail.keep("r", b"result").unwrap();
+        mail.say("s".into(), b"state".to_vec(), true).unwrap();
+        disk.cut_after(0);
+        mail.keep("r", b"lost").unwrap_err();
+        let (sent, last) = texts(&mut mail, None, 9);
+        assert_eq!(sent, ["state"]);
+        // With nothing else to say, the problem is told.
+        mail.next(last, 9).unwrap_err();
     }
 
     #[test]

@@ -50,6 +50,45 @@ impl Quiet {
 mod tests {
     use super::*;
 
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_log_gets_the_first_of_a_flood_and_one_of_each_other_kind() {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let quiet = Quiet::default();
+        tracing::subscriber::with_default(subscriber, || {
+            for index in 0..100 {
+                quiet.warn("input", &format!("bad input {index}"));
+                quiet.clone().warn("desired", &format!("bad state {index}"));
+            }
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        for (line, words) in lines
+            .iter()
+            .zip(["bad input 0 suppressed=0", "bad state 0 suppressed=0"])
+        {
+            assert!(line.contains("WARN") && line.ends_with(words), "{line}");
+        }
+    }
+
     #[test]
     fn each_kind_is_told_at_once_and_then_counted() {
         let quiet = Quiet::default();

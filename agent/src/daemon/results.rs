@@ -9,7 +9,7 @@ use super::mail::Mail;
 use super::quiet::Quiet;
 use crate::clock::since_boot;
 use crate::link::{WallClock, is_set};
-use crate::protocol::{DeviceId, ResultMessage, SlotName, Topic};
+use crate::protocol::{DeviceId, Encoding, Prediction, ResultMessage, SlotName, Topic};
 use crate::serve::Answer;
 use crate::spool::SpoolError;
 
@@ -23,6 +23,7 @@ struct Shared {
     mail: Mail,
     slot: SlotName,
     topic: String,
+    encoding: Encoding,
     /// Distinguishes this start of the daemon from all others.
     instance: String,
     count: Arc<AtomicU64>,
@@ -51,6 +52,7 @@ impl Results {
         mail: Mail,
         device: &DeviceId,
         slot: &SlotName,
+        encoding: Encoding,
         instance: &str,
         count: Arc<AtomicU64>,
         wall: Arc<dyn WallClock>,
@@ -60,6 +62,7 @@ impl Results {
                 mail,
                 slot: slot.clone(),
                 topic: Topic::Result(slot.clone()).of(device),
+                encoding,
                 instance: instance.to_owned(),
                 count,
                 wall,
@@ -78,7 +81,12 @@ impl Results {
     }
 
     /// The message for an answer, and whether it waits for the broker now.
-    pub(crate) fn publish(&self, stream: &str, arrival: &Arrival, answer: Answer) -> (ResultMessage, bool) {
+    pub(crate) fn publish(
+        &self,
+        stream: &str,
+        arrival: &Arrival,
+        answer: Answer,
+    ) -> (ResultMessage<Prediction>, bool) {
         let shared = &self.shared;
         let number = shared.count.fetch_add(1, Ordering::Relaxed);
         let message = ResultMessage {
@@ -91,7 +99,7 @@ impl Results {
             latency_ms: answer.latency_ms,
             prediction: answer.prediction,
         };
-        let kept = shared.mail.keep_message(&shared.topic, &message);
+        let kept = shared.mail.keep_result(&shared.topic, &message, shared.encoding);
         tracing::debug!(
             id = message.id,
             stream,

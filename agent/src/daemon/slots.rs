@@ -8,7 +8,7 @@ use super::machine::Machine;
 use super::results::{Arrival, Results};
 use crate::config;
 use crate::deploy::{Keeper, KeeperHandle};
-use crate::protocol::SlotName;
+use crate::protocol::{Prediction, ResultMessage, SlotName};
 use crate::serve::{Answer, Job, ServeError, Server, Submitted};
 
 /// One slot.
@@ -28,7 +28,7 @@ impl Slot {
         name: String,
         stream: String,
         bytes: Vec<u8>,
-        reply: impl FnOnce(Result<(crate::protocol::ResultMessage, bool), ServeError>) + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage<Prediction>, bool), ServeError>) + Send + 'static,
     ) -> Submitted {
         let arrival: Arrival = self.results.arrival();
         let (results, machine, slot) = (self.results.clone(), self.machine.clone(), self.name.clone());

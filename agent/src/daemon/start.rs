@@ -145,6 +145,7 @@ impl Daemon {
                 mail.clone(),
                 &device,
                 name,
+                settings.results,
                 &instance,
                 Arc::clone(&parts.count),
                 Arc::clone(&wall),
@@ -271,6 +272,10 @@ impl Parts<'_> {
         settings: &config::Slot,
         results: Results,
     ) -> Result<(Slot, Keeper), StartError> {
+        let bad = |problem| StartError::Slot {
+            slot: name.clone(),
+            problem,
+        };
         let workers = settings.workers.max(1) as usize;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = settings
@@ -285,6 +290,11 @@ impl Parts<'_> {
             hang_after: Duration::from_secs(self.config.engine.hang_after_s.into()),
         };
         let server = Server::start(name.as_str(), options, self.turns.clone(), &self.pulses)?;
+        // What the broker has kept for this device comes before its model is loaded again: it waits for it.
+        let record = self.store.slot(name).map_err(|error| bad(error.to_string()))?;
+        if record.is_some_and(|record| record.active.is_some()) {
+            server.release();
+        }
         let watch = &self.config.watch;
         let criteria = WatchCriteria {
             answers: watch.answers,
@@ -316,10 +326,7 @@ impl Parts<'_> {
             Box::new(move || reports.publish()),
             &self.pulses,
         )
-        .map_err(|problem| StartError::Slot {
-            slot: name.clone(),
-            problem,
-        })?;
+        .map_err(bad)?;
         let slot = Slot {
             name: name.clone(),
             settings: settings.clone(),

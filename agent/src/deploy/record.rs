@@ -63,6 +63,8 @@ impl SlotRecord {
             previous_version: version(&self.previous),
             watched: self.watching,
             reason: self.reason.clone(),
+            generation: (self.generation > Generation::default()).then_some(self.generation),
+            desired_sha256: self.desired.as_ref().map(|spec| spec.sha256.clone()),
         }
     }
 

@@ -79,11 +79,20 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// # Errors
     /// As the system says.
     fn look(&self, path: &Path) -> io::Result<Option<Found>>;
-    /// Bytes that an unprivileged program can still write to the file system that holds `folder`.
+    /// What an unprivileged program can write to the file system that holds `folder`.
     ///
     /// # Errors
     /// As the system says.
-    fn free(&self, folder: &Path) -> io::Result<Bytes>;
+    fn room(&self, folder: &Path) -> io::Result<Room>;
+}
+
+/// Bytes of a file system, without those that only the administrator can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What is left now.
+    pub free: Bytes,
+    /// What there would be if it were empty.
+    pub total: Bytes,
 }
 
 /// An open file. Writes survive the end of the process at once, a power cut only after [`DiskFile::sync`].

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use edgeopt_models::Bytes;
 
-use super::{Disk, DiskFile, Found, OpenMode};
+use super::{Disk, DiskFile, Found, OpenMode, Room};
 
 /// The system's own file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,9 +64,14 @@ impl Disk for RealDisk {
         }
     }
 
-    fn free(&self, folder: &Path) -> io::Result<Bytes> {
+    fn room(&self, folder: &Path) -> io::Result<Room> {
         let found = rustix::fs::statvfs(folder)?;
-        Ok(Bytes(found.f_bavail.saturating_mul(found.f_frsize)))
+        let bytes = |blocks: u64| Bytes(blocks.saturating_mul(found.f_frsize));
+        let set_aside = found.f_bfree.saturating_sub(found.f_bavail);
+        Ok(Room {
+            free: bytes(found.f_bavail),
+            total: bytes(found.f_blocks.saturating_sub(set_aside)),
+        })
     }
 }
 

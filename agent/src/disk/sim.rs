@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use edgeopt_models::Bytes;
 
-use super::{Disk, DiskFile, Found, OpenMode};
+use super::{Disk, DiskFile, Found, OpenMode, Room};
 
 const SECTOR: usize = 512;
 
@@ -379,11 +379,13 @@ impl Disk for SimDisk {
         })
     }
 
-    fn free(&self, _: &Path) -> io::Result<Bytes> {
+    fn room(&self, _: &Path) -> io::Result<Room> {
         let state = self.state();
-        Ok(Bytes(state.capacity.map_or(1 << 40, |capacity| {
-            capacity.saturating_sub(state.used())
-        })))
+        let capacity = state.capacity.unwrap_or(1 << 40);
+        Ok(Room {
+            free: Bytes(capacity.saturating_sub(state.used())),
+            total: Bytes(capacity),
+        })
     }
 }
 

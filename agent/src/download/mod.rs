@@ -49,6 +49,12 @@ enum Attempt {
 /// How often a waiting fetch asks whether it is superseded.
 const ASKS: Duration = Duration::from_millis(200);
 
+/// How often a fetch that waits for room looks for it.
+const ROOM_AGAIN: Duration = Duration::from_secs(2);
+
+/// How often it is told anew how much is missing.
+const TOLD_AGAIN: Duration = Duration::from_secs(60);
+
 /// Waits between rounds over all sources.
 const ROUNDS: BackoffPolicy = BackoffPolicy {
     base: Duration::from_secs(2),
@@ -99,24 +105,14 @@ impl Fetcher {
     }
 
     fn fetch_bundle(&self, job: &Job<'_>) -> Result<(), FetchError> {
-        let reservation = loop {
-            match self.store.check(job.digest, &self.acceptance) {
-                Ok(Some(stored)) => return announced(job.spec, &stored),
-                Ok(None) => {}
-                // Damaged on this disk: fetched again, it takes the damaged one's place.
-                Err(error @ StoreError::Digest { .. }) => tracing::warn!("{error}; it is fetched again"),
-                Err(error) => return Err(permanent(error)),
-            }
-            if let Some(reservation) = self.reserve(job)? {
-                break reservation;
-            }
-            (job.fetching.waits_for)("another slot fetches the same bundle");
-            self.wait(job, Duration::from_secs(1))?;
-        };
         let mut dead: BTreeSet<usize> = BTreeSet::new();
         let mut reasons = vec![String::new(); job.spec.sources.len()];
         let mut backoff = Backoff::new(ROUNDS);
         loop {
+            // Room is promised for one round: what others wrote meanwhile is seen before the disk is full.
+            let Some(reservation) = self.promised(job)? else {
+                return Ok(());
+            };
             for (index, source) in job.spec.sources.iter().enumerate() {
                 if dead.contains(&index) {
                     continue;
@@ -135,6 +131,7 @@ impl Fetcher {
                     }
                 }
             }
+            drop(reservation);
             if dead.len() == job.spec.sources.len() {
                 if reasons.is_empty() {
                     reasons.push("no source was given".into());
@@ -151,6 +148,36 @@ impl Fetcher {
         }
     }
 
+    /// Waits until there is room for what is missing of the bundle; `None` if it is in the store already.
+    fn promised(&self, job: &Job<'_>) -> Result<Option<Reservation>, FetchError> {
+        let mut told: Option<Duration> = None;
+        loop {
+            match self.store.check(job.digest, &self.acceptance) {
+                Ok(Some(stored)) => return announced(job.spec, &stored).map(|()| None),
+                Ok(None) => {}
+                // Damaged on this disk: fetched again, it takes the damaged one's place.
+                Err(error @ StoreError::Digest { .. }) => tracing::warn!("{error}; it is fetched again"),
+                Err(error) => return Err(permanent(error)),
+            }
+            let missing = match self.reserve(job)? {
+                Ok(reservation) => {
+                    if told.is_some() {
+                        (job.fetching.waits_for)("");
+                    }
+                    return Ok(Some(reservation));
+                }
+                Err(missing) => missing,
+            };
+            let now = self.clock.elapsed();
+            if told.is_none_or(|at| now.saturating_sub(at) >= TOLD_AGAIN) {
+                tracing::warn!(model = job.spec.model, version = job.spec.version, "{missing}");
+                (job.fetching.waits_for)(&missing);
+                told = Some(now);
+            }
+            self.wait(job, ROOM_AGAIN)?;
+        }
+    }
+
     fn wait(&self, job: &Job<'_>, wait: Duration) -> Result<(), FetchError> {
         let until = self.clock.elapsed() + wait;
         while self.clock.elapsed() < until {
@@ -162,17 +189,20 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Promises room, after removing what nobody needs if there is too little; `None` while another slot fetches the same
-    /// bundle.
-    fn reserve(&self, job: &Job<'_>) -> Result<Option<Reservation>, FetchError> {
+    /// Promises room, after removing what nobody needs if there is too little; otherwise says what is waited for.
+    fn reserve(&self, job: &Job<'_>) -> Result<Result<Reservation, String>, FetchError> {
         let mut reserved = self.store.reserve(job.digest, job.size);
         if let Err(StoreError::NoSpace { .. }) = reserved {
-            self.store.collect().map_err(permanent)?;
-            reserved = self.store.reserve(job.digest, job.size);
+            reserved = match self.store.collect() {
+                Ok(_) => self.store.reserve(job.digest, job.size),
+                Err(error) => Err(error),
+            };
         }
         match reserved {
-            Ok(reservation) => Ok(Some(reservation)),
-            Err(StoreError::Busy(_)) => Ok(None),
+            Ok(reservation) => Ok(Ok(reservation)),
+            Err(StoreError::Busy(_)) => Ok(Err("another slot fetches the same bundle".into())),
+            Err(error @ StoreError::NoSpace { .. }) => Ok(Err(format!("it waits for room: {error}"))),
+            Err(error @ StoreError::Disk(_)) => Ok(Err(format!("it is tried again: {error}"))),
             Err(error) => Err(permanent(error)),
         }
     }

@@ -10,6 +10,7 @@ use edgeopt_models::bundle::{Limits, Trust, generate_keys};
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::disk::{OpenMode, SimDisk};
 use crate::protocol::{BlobChunk, BlobRequest, TopicName};
 use crate::store::tests::{bundle, unsigned};
 
@@ -184,6 +185,101 @@ fn spec(bytes: &[u8], digest: BundleDigest, sources: &[&str]) -> SlotSpec {
         size: bytes.len() as u64,
         sources: sources.iter().map(source).collect(),
     }
+}
+
+#[test]
+fn a_full_disk_is_waited_for_and_a_bundle_larger_than_the_disk_is_refused() {
+    let (bytes, digest) = bundle("1", 100_000, None);
+    let size = bytes.len() as u64;
+    let disk = SimDisk::default();
+    let folder = tempfile::tempdir().unwrap();
+    let setting = Setting {
+        store: Store::open_on(Arc::new(disk.clone()), Path::new("/store"), Bytes(500)).unwrap(),
+        folder,
+        clock: Arc::default(),
+        blobs: Blobs::new(1000, |_, _| {}),
+    };
+    let source = setting.folder.path().join("b.edge");
+    std::fs::write(&source, &bytes).unwrap();
+    let spec = spec(&bytes, digest, &[&format!("file:{}", source.display())]);
+
+    disk.set_capacity(Some(size + 499));
+    let reason = setting.reason(&spec);
+    assert!(
+        reason.contains("never fits") && reason.contains("500 B"),
+        "{reason}"
+    );
+
+    // Somebody else has the room for a quarter of an hour; a newer wish is heard meanwhile.
+    disk.set_capacity(Some(size + 60_000));
+    let other = setting
+        .store
+        .disk()
+        .open(Path::new("/store/other"), OpenMode::Create)
+        .unwrap();
+    other.write_at(&[1; 60_000], 0).unwrap();
+    let (result, waits) = setting.fetch_until(&spec, unsigned(), &|| {
+        setting.clock.elapsed() > Duration::from_secs(60)
+    });
+    assert_eq!(result, Err(FetchError::Superseded));
+    assert!(
+        waits.contains("waits for room") && waits.contains("more are needed"),
+        "{waits}"
+    );
+    let until = setting.clock.elapsed() + Duration::from_secs(900);
+    let freed = || {
+        if setting.clock.elapsed() > until {
+            other.set_len(0).unwrap();
+        }
+        false
+    };
+    setting.fetch_until(&spec, unsigned(), &freed).0.unwrap();
+    let after = setting.clock.elapsed().saturating_sub(until);
+    assert!(after < Duration::from_secs(5), "it goes on soon: {after:?}");
+    assert!(setting.has(&spec));
+}
+
+#[test]
+fn a_disk_that_others_fill_during_a_download_is_not_filled_to_its_last_byte() {
+    let (bytes, digest) = bundle("1", 100_000, None);
+    let server = serve(
+        bytes.clone(),
+        "\"v1\"",
+        vec![Manner::CutAfter(30_000), Manner::Proper],
+    );
+    let disk = SimDisk::default();
+    let setting = Setting {
+        store: Store::open_on(Arc::new(disk.clone()), Path::new("/store"), Bytes(500)).unwrap(),
+        folder: tempfile::tempdir().unwrap(),
+        clock: Arc::default(),
+        blobs: Blobs::new(1000, |_, _| {}),
+    };
+    let spec = spec(&bytes, digest, &[&server.url]);
+    let capacity = disk.used() + bytes.len() as u64 + 5000;
+    disk.set_capacity(Some(capacity));
+    let other = setting
+        .store
+        .disk()
+        .open(Path::new("/store/other"), OpenMode::Create)
+        .unwrap();
+    // Once the first attempt has ended.
+    let (begun, filled) = (setting.clock.elapsed(), Cell::new(false));
+    let others = || {
+        let waited = setting.clock.elapsed().saturating_sub(begun);
+        if waited > Duration::ZERO && !filled.replace(true) {
+            other.write_at(&[1; 20_000], 0).unwrap();
+        }
+        if waited > Duration::from_secs(300) {
+            other.set_len(0).unwrap();
+        }
+        assert!(capacity - disk.used() >= 500, "the margin stays free");
+        false
+    };
+    let (result, waits) = setting.fetch_until(&spec, unsigned(), &others);
+    result.unwrap();
+    assert!(filled.get() && waits.contains("waits for room"), "{waits}");
+    assert_eq!(server.seen.lock().unwrap().len(), 2, "no attempt without room");
+    assert!(setting.has(&spec));
 }
 
 #[test]
@@ -472,7 +568,7 @@ fn without_room_nothing_is_begun() {
         size: 1 << 60,
         ..spec(&bytes, digest, &["file:/x"])
     };
-    assert!(setting.reason(&huge).contains("no room for a bundle of"));
+    assert!(setting.reason(&huge).contains("never fits"));
     assert!(!Path::exists(&setting.store.partial_path(digest)));
 }
 

@@ -54,6 +54,8 @@ fn reported(generation: u64, slots: &[(&str, Phase)]) -> ReportedState {
         previous_version: None,
         watched: false,
         reason: (phase == Phase::Failed).then(|| "no room".into()),
+        generation: None,
+        desired_sha256: None,
     };
     ReportedState {
         generation: Generation(generation),
@@ -273,6 +275,49 @@ fn a_device_that_is_further_than_the_broker_knows_is_asked_again() {
             (name("b"), Failure::WouldEmpty(vec![name::<SlotName>("second")])),
             (name("c"), Failure::Superseded(Generation(9)))
         ])
+    );
+}
+
+/// As `slot` says it that has taken `generation`, with this digest.
+fn taken(slot: &str, generation: u64, sha256: Option<&str>) -> ReportedState {
+    let mut state = reported(generation, &[(slot, Phase::Active)]);
+    for slot in state.slots.values_mut() {
+        slot.generation = Some(Generation(generation));
+        slot.desired_sha256 = sha256.map(str::to_owned);
+    }
+    state
+}
+
+#[test]
+fn a_device_that_has_taken_the_same_generation_with_another_content_is_asked_again() {
+    let broker = broker();
+    // The broker knows what the device has not taken: what it holds would be emptied by the next state.
+    let mut fleet = Fleet::new(&broker);
+    fleet.say("d", &Topic::Desired, &desired(3, &[]));
+    fleet.say("d", &Topic::Reported, &taken("second", 3, Some("cd")));
+    let end = play(&broker, &rollout(&["a", "b", "c", "d"]), |fleet, _| {
+        for device in ["a", "b", "c"] {
+            assert_eq!(fleet.is_asked(device).generation, Generation(1));
+        }
+        // The same version, another file.
+        fleet.say("a", &Topic::Reported, &taken("main", 1, Some("cd")));
+        assert_eq!(fleet.is_asked("a"), desired(2, &[("main", "2")]));
+        fleet.say("a", &Topic::Reported, &taken("main", 2, Some("ab")));
+        // Another slot of it holds something that nobody here knew.
+        let mut other = taken("second", 1, Some("cd"));
+        other.slots.extend(taken("main", 1, Some("ab")).slots);
+        fleet.say("b", &Topic::Reported, &other);
+        // The very same: it is the answer.
+        fleet.say("c", &Topic::Reported, &taken("main", 1, Some("ab")));
+    });
+    assert_eq!(
+        end.done.into_iter().collect::<std::collections::BTreeSet<_>>(),
+        [name("a"), name("c")].into()
+    );
+    let emptied = Failure::WouldEmpty(vec![name("second")]);
+    assert_eq!(
+        end.failed,
+        BTreeMap::from([(name("b"), emptied.clone()), (name("d"), emptied)])
     );
 }
 

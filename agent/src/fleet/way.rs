@@ -40,9 +40,14 @@ pub(super) fn wish(rollout: &Rollout<'_>, view: &DeviceView) -> Result<DesiredSt
         Change::Install(spec) => slots.insert(rollout.slot.clone(), spec.clone()),
         Change::Empty => slots.remove(&rollout.slot),
     };
-    // What was desired last is whole, and says of each slot whether it is to be empty; anything older is not the last.
+    // What was desired last is whole, and says of each slot whether it is to be empty; anything older is not the last,
+    // nor is what the device has not taken because it was at that generation already.
     if let Some(state) = view.reported.as_ref()
-        && reported > desired
+        && (reported > desired
+            || view
+                .desired
+                .as_ref()
+                .is_some_and(|desired| took_another(desired, state)))
     {
         keeps_the_others(rollout, &slots, state)?;
     }
@@ -78,6 +83,12 @@ fn keeps_the_others(
     } else {
         Err(Failure::WouldEmpty(emptied))
     }
+}
+
+/// Whether the device got to the generation of `state` by another one, and has ignored this.
+fn took_another(state: &DesiredState, reported: &ReportedState) -> bool {
+    let mut slots = reported.slots.iter();
+    reported.generation == state.generation && slots.any(|(name, slot)| state.contradicts(name, slot))
 }
 
 fn holds_something(slot: &ReportedSlot) -> bool {
@@ -116,7 +127,7 @@ impl Way {
             return Some(Verdict::Ended(Err(Failure::Superseded(desired.generation))));
         }
         let reported = view.reported.as_ref()?;
-        if reported.generation > self.asked.generation {
+        if reported.generation > self.asked.generation || took_another(&self.asked, reported) {
             return Some(match self.again(rollout, view, reported) {
                 Ok(state) => Verdict::Ask(state),
                 Err(failure) => Verdict::Ended(Err(failure)),
@@ -128,8 +139,8 @@ impl Way {
         self.answered(rollout, reported, progress).map(Verdict::Ended)
     }
 
-    /// The same for a device that has taken a newer generation once, which the broker did not know: it has ignored what
-    /// it was asked.
+    /// The same for a device that has taken this generation with another content, or a newer one, which the broker did
+    /// not know: it has ignored what it was asked.
     fn again(
         &mut self,
         rollout: &Rollout<'_>,

@@ -141,9 +141,11 @@ fn slots(
         ("slot_failures", "Inputs that could not be answered", |health| {
             health.failed
         }),
-        ("slot_non_finite", "Answers with NaN or infinity", |health| {
-            health.non_finite
-        }),
+        (
+            "slot_non_finite",
+            "Answers with NaN or infinity that no golden output holds",
+            |health| health.non_finite,
+        ),
         (
             "slot_dropped",
             "Inputs given up because the queue was full",

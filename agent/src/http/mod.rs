@@ -1,7 +1,7 @@
 //! The local interface: predictions, health, metrics and status over HTTP, on a Unix socket or a loopback address.
 //!
 //! ```text
-//! POST /v1/slots/<slot>/predict   an image, .npy or .npz  ->  ResultMessage
+//! POST /v1/slots/<slot>/predict   an image, .npy or .npz  ->  ResultMessage, as CBOR where `Accept` names it
 //! GET  /v1/status                 everything              ->  Overview
 //! GET  /healthz                   200 while all threads make progress and all slots are settled, 503 otherwise
 //! GET  /metrics                   for Prometheus

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -11,11 +11,14 @@ use super::metrics;
 use crate::config::Input;
 use crate::daemon::overview::Observer;
 use crate::daemon::slots::Slots;
-use crate::protocol::SlotName;
+use crate::protocol::{Encoding, Prediction, ResultMessage, SlotName};
 use crate::serve::ServeError;
 
 /// The largest input.
 const LARGEST: usize = 64 << 20;
+
+/// Media type of CBOR.
+const CBOR: &str = "application/cbor";
 
 type Answer = Response<Full<Bytes>>;
 
@@ -93,6 +96,11 @@ impl Routes {
                 &format!("slot {slot} takes no requests; add {{ kind = \"http\" }} to its inputs"),
             );
         }
+        // After a start, inputs that the broker has kept wait for the model; who asks here can come again.
+        if !found.keeper.settled() {
+            return refusal(&ServeError::NoModel);
+        }
+        let encoding = accepted(request.headers());
         let body = match Limited::new(request.into_body(), LARGEST).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) if error.is::<LengthLimitError>() => {
@@ -114,27 +122,62 @@ impl Routes {
             },
         );
         match answered.await {
-            Ok(Ok((message, _))) => json(StatusCode::OK, &message),
-            Ok(Err(error)) => {
-                let status = match &error {
-                    ServeError::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-                    ServeError::NoModel | ServeError::Paused => StatusCode::SERVICE_UNAVAILABLE,
-                    ServeError::Input(_) => StatusCode::UNPROCESSABLE_ENTITY,
-                    ServeError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
-                };
-                let mut answer = problem(status, &error.to_string());
-                if matches!(error, ServeError::QueueFull | ServeError::NoModel) {
-                    answer.headers_mut().insert(RETRY_AFTER, 1.into());
-                }
-                answer
-            }
+            Ok(Ok((message, _))) => result(&message, encoding),
+            Ok(Err(error)) => refusal(&error),
             Err(_) => problem(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops"),
         }
     }
 }
 
+fn refusal(error: &ServeError) -> Answer {
+    let status = match error {
+        ServeError::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+        ServeError::NoModel | ServeError::Paused => StatusCode::SERVICE_UNAVAILABLE,
+        ServeError::Input(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        ServeError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let mut answer = problem(status, &error.to_string());
+    if matches!(error, ServeError::QueueFull | ServeError::NoModel) {
+        answer.headers_mut().insert(RETRY_AFTER, 1.into());
+    }
+    answer
+}
+
+/// CBOR for who names it; JSON for all others. Weights (`q`) are not compared: who can read CBOR and names it has it.
+fn accepted(headers: &HeaderMap) -> Encoding {
+    let texts = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let mut ranges = texts.flat_map(|text| text.split(','));
+    let names_cbor = ranges.any(|range| {
+        let name = range.split(';').next().unwrap_or_default();
+        name.trim().eq_ignore_ascii_case(CBOR)
+    });
+    if names_cbor {
+        Encoding::Cbor
+    } else {
+        Encoding::Json
+    }
+}
+
+fn result(message: &ResultMessage<Prediction>, encoding: Encoding) -> Answer {
+    let written = match encoding {
+        Encoding::Json => return json(StatusCode::OK, message),
+        Encoding::Cbor => message.encode(encoding),
+    };
+    match written {
+        Ok(bytes) => answer_with(CBOR, bytes),
+        Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
 fn text_answer(content: &'static str, text: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    answer_with(content, text.into_bytes())
+}
+
+fn answer_with(content: &'static str, bytes: Vec<u8>) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(bytes)));
     answer
         .headers_mut()
         .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content));

@@ -5,9 +5,11 @@
 //! keep both true to the types here.
 
 mod blob;
+mod cbor;
 mod command;
 mod generation;
 mod name;
+mod prediction;
 mod result;
 #[cfg(test)]
 mod schema;
@@ -16,10 +18,12 @@ mod telemetry;
 mod topic;
 
 pub use blob::{BlobChunk, BlobRequest, InvalidChunk, MAX_CHUNK};
+pub use cbor::CborError;
 pub use command::{Action, Command, CommandReply, CommandState};
 pub use generation::Generation;
 pub use name::{DeviceId, InvalidName, SlotName, TopicName};
-pub use result::ResultMessage;
+pub use prediction::{Prediction, RawOutput};
+pub use result::{DecodeError, EncodeError, Encoding, ResultMessage};
 pub use state::{DesiredState, ModelSource, Phase, ReportedSlot, ReportedState, SlotSpec, Status};
 pub use telemetry::{Fan, Latency, Sample, Telemetry};
 pub use topic::{ParseTopicError, Topic, Writer};

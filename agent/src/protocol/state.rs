@@ -16,6 +16,15 @@ pub struct DesiredState {
     pub slots: BTreeMap<SlotName, SlotSpec>,
 }
 
+impl DesiredState {
+    /// Whether slot `name` has taken another state of this same generation. Two operators that do not know of each other
+    /// arrive at the same number, and so does one that begins again after the broker has lost everything.
+    pub fn contradicts(&self, name: &SlotName, slot: &ReportedSlot) -> bool {
+        let own = self.slots.get(name).map(|spec| &spec.sha256);
+        slot.generation == Some(self.generation) && slot.desired_sha256.as_ref() != own
+    }
+}
+
 /// The model a slot should hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -82,6 +91,13 @@ pub struct ReportedSlot {
     pub watched: bool,
     /// Why, when the phase is [`Phase::Failed`]; what is waited for, while it is [`Phase::Downloading`].
     pub reason: Option<String>,
+    /// Generation of the desired state that this slot has taken last; absent when it has taken none, and from agents
+    /// that do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// SHA-256 of the bundle that this generation asks for; absent when it asks for an empty slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_sha256: Option<String>,
 }
 
 /// What a device runs.
@@ -121,6 +137,28 @@ mod tests {
         assert!(!state.generation.supersedes(Generation(7)));
         let again: DesiredState = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
         assert_eq!(state, again);
+    }
+
+    #[test]
+    fn another_state_of_the_same_generation_is_told_by_the_digest() {
+        let state: DesiredState = serde_json::from_str(DESIRED).unwrap();
+        let slot = |json: &str| -> ReportedSlot {
+            let fields =
+                r#""phase": "active", "active_version": "2", "previous_version": null, "reason": null"#;
+            serde_json::from_str(&format!("{{{fields}{json}}}")).unwrap()
+        };
+        let (detector, other) = ("detector".parse().unwrap(), "other".parse().unwrap());
+        for (name, json, expected) in [
+            (&detector, r#", "generation": 7, "desired_sha256": "ab""#, false),
+            (&detector, r#", "generation": 7, "desired_sha256": "cd""#, true),
+            (&detector, r#", "generation": 7"#, true),
+            (&detector, r#", "generation": 6, "desired_sha256": "cd""#, false),
+            (&detector, "", false),
+            (&other, r#", "generation": 7, "desired_sha256": "ab""#, true),
+            (&other, r#", "generation": 7"#, false),
+        ] {
+            assert_eq!(state.contradicts(name, &slot(json)), expected, "{name} {json}");
+        }
     }
 
     #[test]

@@ -1,68 +1,60 @@
 //! What a model says about one input.
 
+use edgeopt_models::Tensor;
 use edgeopt_models::bundle::Postprocessing;
-use edgeopt_models::{DataType, Tensor};
 use edgeopt_runtime::pipeline::postprocess::{Outputs, interpret};
-use serde_json::{Value, json};
+
+use crate::protocol::{Prediction, RawOutput};
 
 /// Raw outputs of more elements are described, not shown: a message is no place for a feature map.
 const MOST_VALUES: usize = 4096;
 
 /// A prediction with what is known about it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Answer {
-    /// The prediction as JSON.
-    pub prediction: Value,
+    /// The prediction.
+    pub prediction: Prediction,
     /// Name of the model that answered.
     pub model: String,
     /// Its version.
     pub version: String,
     /// Milliseconds from input to answer.
     pub latency_ms: f64,
-    /// Whether an output holds NaN or infinity.
+    /// Whether an output holds NaN or an infinity that no golden output of its name holds.
     pub non_finite: bool,
 }
 
 /// Reads outputs as declared; raw ones come with their values.
-pub(super) fn predict(outputs: &Outputs<'_>, declared: &Postprocessing) -> Result<Value, String> {
+pub(super) fn predict(outputs: &Outputs<'_>, declared: &Postprocessing) -> Result<Prediction, String> {
     if !matches!(declared, Postprocessing::Raw) {
-        let prediction = interpret(outputs, declared).map_err(|error| error.to_string())?;
-        return serde_json::to_value(prediction).map_err(|error| error.to_string());
+        let found = interpret(outputs, declared).map_err(|error| error.to_string())?;
+        return Ok(Prediction::Read(found));
     }
-    let outputs = outputs.names.iter().zip(outputs.tensors).map(|(name, tensor)| {
-        let mut shown = json!({
-            "name": name,
-            "dtype": tensor.dtype().to_string(),
-            "shape": tensor.dims(),
+    let outputs = outputs
+        .names
+        .iter()
+        .zip(outputs.tensors)
+        .map(|(name, tensor)| RawOutput {
+            name: name.clone(),
+            dtype: tensor.dtype(),
+            dims: tensor.dims().to_vec(),
+            values: copied(tensor),
         });
-        if tensor.elements() <= MOST_VALUES
-            && let Ok(values) = tensor.to_f32()
-        {
-            shown["values"] = json!(values.as_ref());
-        }
-        shown
-    });
-    Ok(json!({ "kind": "raw", "outputs": outputs.collect::<Vec<_>>() }))
+    Ok(Prediction::Raw(outputs.collect()))
 }
 
-/// Whether a float output holds NaN or infinity.
-pub(super) fn has_non_finite(outputs: &[Tensor]) -> bool {
-    outputs
-        .iter()
-        .filter(|tensor| {
-            matches!(
-                tensor.dtype(),
-                DataType::Float32 | DataType::Float16 | DataType::Bfloat16 | DataType::Float64
-            )
-        })
-        .filter_map(|tensor| tensor.to_f32().ok())
-        .any(|values| values.iter().any(|value| !value.is_finite()))
+/// Elements of its own, for the session writes the next answer where these are.
+fn copied(tensor: &Tensor) -> Option<Tensor> {
+    (tensor.elements() <= MOST_VALUES)
+        .then(|| Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.as_bytes()).ok())
+        .flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use edgeopt_models::bundle::DetectionFormat;
     use edgeopt_runtime::pipeline::Geometry;
+    use serde_json::json;
 
     use super::*;
 
@@ -91,6 +83,6 @@ mod tests {
             "class": 0, "label": "cat", "score": 0.5,
             "box": { "left": 20.0, "top": 20.0, "right": 60.0, "bottom": 60.0 },
         }]});
-        assert_eq!(predict(&outputs, &declared), Ok(expected));
+        assert_eq!(predict(&outputs, &declared).unwrap().to_json().unwrap(), expected);
     }
 }

@@ -20,8 +20,10 @@ pub struct Health {
     pub answered: u64,
     /// Inputs that could not be answered: unreadable, or the model failed.
     pub failed: u64,
-    /// Answers with NaN or infinity.
+    /// Answers with NaN or an infinity that no golden output of the same name holds.
     pub non_finite: u64,
+    /// What and where, in the last of them.
+    pub last_non_finite: Option<String>,
     /// Inputs given up because the queue was full.
     pub dropped: u64,
     /// Answers by latency: how many lie in each bucket of [`LATENCY_BOUNDS_MS`], and beyond.
@@ -42,14 +44,17 @@ pub struct LatencySummary {
 }
 
 impl Health {
-    pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: bool) {
+    pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: Option<&str>) {
         self.answered += 1;
         let bucket = LATENCY_BOUNDS_MS.partition_point(|bound| *bound < latency_ms);
         if let Some(count) = self.latency_counts.get_mut(bucket) {
             *count += 1;
         }
         self.latency_sum_ms += latency_ms;
-        self.non_finite += u64::from(non_finite);
+        if let Some(what) = non_finite {
+            self.non_finite += 1;
+            self.last_non_finite = Some(what.to_owned());
+        }
         if self.latencies_ms.len() == KEPT {
             self.latencies_ms.pop_front();
         }
@@ -126,7 +131,10 @@ pub(super) fn judge(
     let failed = now.failed - watch.before.failed;
     let non_finite = now.non_finite - watch.before.non_finite;
     if non_finite > 0 {
-        return Verdict::Unhealthy(format!("{non_finite} of {answered} answers hold NaN or infinity"));
+        let what = now.last_non_finite.as_deref().unwrap_or("NaN or infinity");
+        return Verdict::Unhealthy(format!(
+            "{non_finite} of {answered} answers hold {what}, which no golden output does"
+        ));
     }
     // One unreadable input among three says nothing about the model, nor do inputs that failed before as well.
     let total = answered + failed;
@@ -162,11 +170,11 @@ mod tests {
     fn after(answers: u64, latency: f64, failed: u64, non_finite: bool) -> (Watch, Health) {
         let mut before = Health::default();
         for _ in 0..10 {
-            before.answered_in(2.0, false);
+            before.answered_in(2.0, None);
         }
         let mut now = before.clone();
         for _ in 0..answers {
-            now.answered_in(latency, non_finite);
+            now.answered_in(latency, non_finite.then_some("NaN in output \"y\""));
         }
         now.failed += failed;
         (
@@ -189,7 +197,10 @@ mod tests {
         assert_eq!(verdict(50, 2.0, 2, false), Verdict::Healthy);
         assert_eq!(verdict(50, 19.0, 0, false), Verdict::Healthy);
         for (verdict, part) in [
-            (verdict(1, 2.0, 0, true), "NaN"),
+            (
+                verdict(1, 2.0, 0, true),
+                "1 of 1 answers hold NaN in output \"y\"",
+            ),
             (verdict(20, 2.0, 3, false), "3 of 23 inputs failed"),
             (verdict(50, 21.0, 0, false), "answers take 21.0 ms"),
         ] {

@@ -7,6 +7,7 @@ mod answer;
 mod batch;
 mod health;
 mod model;
+mod non_finite;
 mod server;
 mod stage;
 mod turns;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Precision, Trust};
 use edgeopt_models::{Bytes, Tensor};
@@ -14,7 +14,7 @@ use edgeopt_runtime::{
     compile_declared,
 };
 
-use super::answer::has_non_finite;
+use super::non_finite::NonFinite;
 
 /// The largest golden file read into memory.
 const MEMBER_LIMIT: Bytes = Bytes::mib(4 << 10);
@@ -71,6 +71,8 @@ pub struct LoadedModel {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) output_names: Vec<String>,
     path: PathBuf,
+    /// By output: what its golden outputs hold; read when it is first asked for.
+    expected: OnceLock<Vec<NonFinite>>,
 }
 
 impl LoadedModel {
@@ -106,6 +108,7 @@ impl LoadedModel {
             manifest,
             engine,
             path: path.into(),
+            expected: OnceLock::new(),
         })
     }
 
@@ -183,6 +186,45 @@ impl LoadedModel {
         Ok(tested)
     }
 
+    /// NaN and infinities in `outputs` that no golden output of the same name holds, in words; `None` if there are none.
+    pub(super) fn unexpected(&self, outputs: &[Tensor]) -> Option<String> {
+        let mut words = Vec::new();
+        for (index, (name, output)) in self.output_names.iter().zip(outputs).enumerate() {
+            let found = NonFinite::of(output);
+            if found.any() {
+                let expected = self.expected().get(index).copied().unwrap_or_default();
+                let unexpected = found.besides(expected);
+                if unexpected.any() {
+                    words.push(format!("{unexpected} in output {name:?}"));
+                }
+            }
+        }
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    fn expected(&self) -> &[NonFinite] {
+        self.expected.get_or_init(|| {
+            self.read_expected().unwrap_or_else(|problem| {
+                tracing::warn!("golden outputs: {problem}; NaN and infinities count as unexpected");
+                Vec::new()
+            })
+        })
+    }
+
+    fn read_expected(&self) -> Result<Vec<NonFinite>, String> {
+        let mut expected = vec![NonFinite::default(); self.output_names.len()];
+        let mut sample = 0;
+        while let Some(outputs) =
+            self.golden(&format!("golden/{sample}-outputs.npz"), self.engine.outputs())?
+        {
+            for (all, output) in expected.iter_mut().zip(&outputs) {
+                *all = all.and(NonFinite::of(output));
+            }
+            sample += 1;
+        }
+        Ok(expected)
+    }
+
     fn golden(&self, member: &str, specs: &[TensorSpec]) -> Result<Option<Vec<Tensor>>, String> {
         if !self.manifest.members.contains_key(member) {
             return Ok(None);
@@ -205,9 +247,10 @@ impl LoadedModel {
         let (Ok(a), Ok(b)) = (actual.to_f32(), expected.to_f32()) else {
             return Ok(());
         };
-        if has_non_finite(std::slice::from_ref(actual)) && !has_non_finite(std::slice::from_ref(expected)) {
+        let unexpected = NonFinite::of(actual).besides(NonFinite::of(expected));
+        if unexpected.any() {
             return Err(format!(
-                "output {name:?} holds NaN or infinity, the expected one does not"
+                "output {name:?} holds {unexpected}, the expected one does not"
             ));
         }
         let (signal, noise) = a.iter().zip(b.iter()).filter(|(_, y)| y.is_finite()).fold(

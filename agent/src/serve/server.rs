@@ -11,7 +11,7 @@ use edgeopt_runtime::Session;
 use edgeopt_runtime::pipeline::Geometry;
 use edgeopt_runtime::pipeline::postprocess::Outputs;
 
-use super::answer::{Answer, has_non_finite, predict};
+use super::answer::{Answer, predict};
 use super::batch::{split, stack};
 use super::health::Health;
 use super::model::LoadedModel;
@@ -455,17 +455,17 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], g
         Ok(prediction) => prediction,
         Err(problem) => return fail(shared, job, ServeError::Model(problem)),
     };
-    let (latency_ms, non_finite) = (
+    let (latency_ms, unexpected) = (
         job.received.elapsed().as_secs_f64() * 1e3,
-        has_non_finite(outputs),
+        model.unexpected(outputs),
     );
-    lock(&shared.health).answered_in(latency_ms, non_finite);
+    lock(&shared.health).answered_in(latency_ms, unexpected.as_deref());
     (job.reply)(Ok(Answer {
         prediction,
         model: model.manifest.name.clone(),
         version: model.manifest.version.clone(),
         latency_ms,
-        non_finite,
+        non_finite: unexpected.is_some(),
     }));
 }
 

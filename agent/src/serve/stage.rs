@@ -165,11 +165,16 @@ impl Stage for SlotStage {
     fn discard(&mut self) {
         self.staged = None;
         self.staged_path = None;
-        // Staging in place of the active model took that one away.
-        if let (None, Some(active)) = (self.server.model(), self.active.clone())
-            && let Err(error) = self.restore(&active)
-        {
-            tracing::error!("{}: {error}: the slot is empty", active.display());
+        match (self.server.model(), self.active.clone()) {
+            (Some(_), _) => {}
+            // Staging in place of the active model took that one away.
+            (None, Some(active)) => {
+                if let Err(error) = self.restore(&active) {
+                    tracing::error!("{}: {error}: the slot is empty", active.display());
+                }
+            }
+            // What waits since the start for a model that is given up waits in vain.
+            (None, None) => self.server.empty(),
         }
     }
 

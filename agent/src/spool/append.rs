@@ -90,7 +90,7 @@ impl Spool {
             folder: self.folder.clone(),
             held: self.bytes_on_disk(),
             limit: self.options.max_bytes,
-            free: self.disk.free(&self.folder).unwrap_or_default(),
+            free: self.disk.room(&self.folder).map_or(Bytes::ZERO, |room| room.free),
         })
     }
 

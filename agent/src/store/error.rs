@@ -30,7 +30,7 @@ pub enum StoreError {
         /// What is wrong with it.
         source: BundleError,
     },
-    /// There is not enough room for a download.
+    /// There is not enough room for a download now.
     #[error(
         "no room for a bundle of {size}: {needed} more are needed, {free} are free, of which {margin} stay free and \
          {reserved} are promised to other downloads; remove something, or shrink the margin"
@@ -46,6 +46,19 @@ pub enum StoreError {
         margin: Bytes,
         /// What other downloads will still take.
         reserved: Bytes,
+    },
+    /// There would not be enough room for a download if nothing else were there.
+    #[error(
+        "a bundle of {size} never fits: the file system holds {total}, of which {margin} stay free; use a larger one, or \
+         shrink the margin"
+    )]
+    NeverFits {
+        /// Size of the bundle.
+        size: Bytes,
+        /// What the file system can hold.
+        total: Bytes,
+        /// What is never taken.
+        margin: Bytes,
     },
     /// The same bundle is being downloaded already.
     #[error("bundle {0} is being downloaded already")]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use edgeopt_models::Bytes;
 
 use super::{BundleDigest, Store, StoreError};
-use crate::disk::{At, Found};
+use crate::disk::{At, Found, Room};
 
 /// What is going on, shared by all handles of a store.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ impl Store {
     /// Promises room for the rest of a bundle of `size`, what its partial file holds not counted.
     ///
     /// # Errors
-    /// When there is not enough room, or the bundle is being downloaded already.
+    /// When there is not enough room, now or ever, or the bundle is being downloaded already.
     pub fn reserve(&self, digest: BundleDigest, size: Bytes) -> Result<Reservation, StoreError> {
         let partial = self.partial_path(digest);
         let there = match self.disk().look(&partial).at("look at", &partial)? {
@@ -48,12 +48,15 @@ impl Store {
             return Err(StoreError::Busy(digest));
         }
         let needed = size.saturating_sub(there);
-        let free = self
+        let Room { free, total } = self
             .disk()
-            .free(self.root())
+            .room(self.root())
             .at("look for room in", self.root())?;
         let reserved: Bytes = live.downloads.values().copied().sum();
         let margin = self.margin();
+        if size > total.saturating_sub(margin) {
+            return Err(StoreError::NeverFits { size, total, margin });
+        }
         if needed > free.saturating_sub(margin).saturating_sub(reserved) {
             return Err(StoreError::NoSpace {
                 size,

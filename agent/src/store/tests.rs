@@ -189,6 +189,10 @@ fn room_is_promised_once_and_given_back() {
     let store = open(&disk);
     disk.set_capacity(Some(disk.used() + 11_000));
     let digests: Vec<_> = (0..4).map(|n| bundle(&n.to_string(), 1, None).1).collect();
+    // More than the whole disk without the margin.
+    let most = disk.used() + 11_000 - 1000;
+    let error = store.reserve(digests[0], Bytes(most + 1)).unwrap_err();
+    assert!(matches!(error, StoreError::NeverFits { .. }), "{error}");
     let first = store.reserve(digests[0], Bytes(6000)).unwrap();
     let error = store.reserve(digests[1], Bytes(5000)).unwrap_err();
     match &error {
@@ -398,5 +402,5 @@ fn a_real_folder_serves_one_store_at_a_time() {
     let store = Store::open(folder.path(), Bytes::ZERO).unwrap();
     assert!(store.check(digest, &unsigned()).unwrap().is_some());
     let error = store.reserve(digest, Bytes(u64::MAX)).unwrap_err();
-    assert!(matches!(error, StoreError::NoSpace { .. }), "{error}");
+    assert!(matches!(error, StoreError::NeverFits { .. }), "{error}");
 }

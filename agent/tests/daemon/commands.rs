@@ -225,6 +225,47 @@ fn a_last_word_survives_the_loss_of_its_publish() {
 }
 
 #[test]
+fn a_damaged_journal_is_set_aside_and_commands_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let observer = Observer::start(broker.port);
+    let mut desk = operator(broker.port);
+    let mut unit = Device::start(&Settings::new(broker.port));
+    unit.until_connected();
+    ask(
+        &mut desk,
+        "first",
+        r#"{"action": {"kind": "pause", "slot": "main"}}"#,
+    );
+    assert_eq!(reply(&observer, "first").state, CommandState::Succeeded);
+    unit.stop();
+    let journal = unit.folder().join("store/commands.json");
+    let mut damaged = std::fs::read(&journal).unwrap();
+    damaged.truncate(damaged.len() / 2);
+    std::fs::write(&journal, &damaged).unwrap();
+    unit.run();
+    ask(&mut desk, "second", r#"{"action": {"kind": "ping"}}"#);
+    assert_eq!(reply(&observer, "second").state, CommandState::Succeeded);
+    // The evidence stays, the loss is told, and the next start has a journal that it can read.
+    let aside = unit.folder().join("store/commands.unreadable");
+    assert_eq!(std::fs::read(&aside).unwrap(), damaged);
+    assert_eq!(unit.logged("it is set aside as"), 1, "{}", unit.log());
+    unit.stop();
+    unit.run();
+    unit.until_connected();
+    ask(&mut desk, "third", r#"{"action": {"kind": "ping"}}"#);
+    assert_eq!(reply(&observer, "third").state, CommandState::Succeeded);
+    assert_eq!(
+        unit.logged("command id=second "),
+        1,
+        "it is remembered: {}",
+        unit.log()
+    );
+    assert_eq!(unit.logged("it is set aside as"), 1, "{}", unit.log());
+    unit.stop();
+}
+
+#[test]
 fn a_command_that_was_interrupted_is_told_as_failed_and_not_begun_again() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");

@@ -22,6 +22,8 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
+    /// The body as it came.
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Reply {
@@ -62,38 +64,52 @@ impl Address {
     }
 
     pub(crate) fn ask(&self, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
+        self.ask_with(method, path, "", body)
+    }
+
+    /// With more lines of the head, each ended.
+    pub(crate) fn ask_with(&self, method: &str, path: &str, lines: &str, body: &[u8]) -> io::Result<Reply> {
         match self {
             Self::Unix(socket) => {
                 let stream = UnixStream::connect(socket)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
-                ask(stream, method, path, body)
+                ask(stream, method, path, lines, body)
             }
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
-                ask(stream, method, path, body)
+                ask(stream, method, path, lines, body)
             }
         }
     }
 }
 
-fn ask(mut stream: impl Read + Write, method: &str, path: &str, body: &[u8]) -> io::Result<Reply> {
+fn ask(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    lines: &str,
+    body: &[u8],
+) -> io::Result<Reply> {
     let length = body.len();
     let mut request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: d\r\nConnection: close\r\nContent-Length: {length}\r\n{lines}\r\n"
     )
     .into_bytes();
     request.extend_from_slice(body);
     stream.write_all(&request)?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text
-        .split_once("\r\n\r\n")
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all)?;
+    let end = all
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
         .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no whole answer"))?;
+    let (head, bytes) = (String::from_utf8_lossy(&all[..end]), all[end + 4..].to_vec());
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     Ok(Reply {
         status: status.ok_or_else(|| io::Error::other("no status"))?,
         head: head.to_ascii_lowercase(),
-        body: body.to_owned(),
+        body: String::from_utf8_lossy(&bytes).into_owned(),
+        bytes,
     })
 }

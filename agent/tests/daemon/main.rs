@@ -10,9 +10,11 @@ mod bundles;
 #[allow(dead_code, reason = "shared with other tests, which use other parts")]
 mod support;
 
+mod aedes;
 mod device;
 mod http;
 mod observer;
+mod rabbitmq;
 mod range_server;
 
 mod commands;
@@ -21,6 +23,7 @@ mod folder;
 mod health;
 mod kills;
 mod lies;
+mod other_brokers;
 mod outage;
 mod refusals;
 mod reloading;

@@ -62,7 +62,7 @@ impl Observer {
     pub(crate) fn results(&self, slot: &str) -> Vec<ResultMessage> {
         let all = self.on(&format!("/models/{slot}/result"));
         all.iter()
-            .map(|payload| serde_json::from_slice(payload).unwrap())
+            .map(|payload| ResultMessage::decode(payload).unwrap())
             .collect()
     }
 

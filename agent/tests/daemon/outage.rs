@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use edgeopt_agent::protocol::{ResultMessage, Sample};
+use edgeopt_agent::protocol::{Phase, ResultMessage, Sample};
 
 use crate::bundles::{Computes, make};
 use crate::device::{Device, Settings, deployed, from_file, operator};
@@ -205,14 +205,35 @@ fn on_a_full_disk_it_goes_on_answering_and_recovers() {
         None,
     );
     let reason = crate::device::refused(&mut desk, "main", from_file(&two));
-    println!("{reason}");
+    assert!(reason.contains("never fits"), "{reason}");
+    // One that would fit waits; the model before answers.
+    let waiting = crate::bundles::make_with(
+        folder.path(),
+        "2b",
+        Computes::Times(2.0),
+        Some(2.0),
+        900_000,
+        None,
+    );
+    crate::device::desire(&mut desk, 3, Some(from_file(&waiting)));
+    let slot = observer.report(|generation, slot| generation == 3 && slot.reason.is_some());
+    assert_eq!(
+        (slot.phase, slot.active_version.as_deref()),
+        (Phase::Downloading, Some("1"))
+    );
+    let reason = slot.reason.unwrap();
+    assert!(
+        reason.contains("waits for room") && reason.contains("more are needed"),
+        "{reason}"
+    );
     ask(&unit, 3000..3010);
     eventually("the newest has arrived", || {
         arrived(&observer).last() == Some(&(3009 * 2))
     });
 
-    // Room again: everything is as before.
+    // Room again: what waited comes, and everything is as before.
     fs::remove_file(&other).unwrap();
+    unit.until_active("2b");
     let three = make(folder.path(), "3", Computes::Times(2.0), Some(2.0));
     deployed(&mut desk, from_file(&three));
     ask(&unit, 3010..3020);
@@ -221,6 +242,41 @@ fn on_a_full_disk_it_goes_on_answering_and_recovers() {
     });
     assert!(arrived(&observer).is_sorted());
     unit.stop();
+}
+
+#[test]
+fn after_the_broker_lost_everything_the_same_generation_with_another_content_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let mut unit = Device::start(&Settings::new(broker.port));
+    let one = make(folder.path(), "1", Computes::Times(2.0), Some(2.0));
+    deployed(&mut operator(broker.port), from_file(&one));
+    unit.stop();
+    broker.stop();
+    fs::remove_file(folder.path().join("mosquitto.db")).unwrap();
+    broker.start_again();
+    // Under the same version: only the digest tells that the device has something else.
+    fs::remove_file(&one.path).unwrap();
+    let other = make(folder.path(), "1", Computes::Times(3.0), Some(3.0));
+    assert_ne!(one.spec.sha256, other.spec.sha256);
+    let observer = Observer::start(broker.port);
+    std::thread::scope(|scope| {
+        let port = broker.port;
+        let deploying = scope.spawn(move || deployed(&mut operator(port), from_file(&other)));
+        eventually("the first generation is asked", || {
+            !observer.on("/desired").is_empty()
+        });
+        unit.run();
+        deploying.join().unwrap();
+    });
+    assert_eq!(unit.record().unwrap().generation.0, 2);
+    assert_eq!(unit.http().predict(21.0).unwrap().number(), 63.0);
+    assert_eq!(
+        unit.logged("was taken before with another content"),
+        1,
+        "{}",
+        unit.log()
+    );
 }
 
 #[test]

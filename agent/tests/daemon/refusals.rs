@@ -165,6 +165,50 @@ fn models_that_compute_something_else_are_refused_and_those_that_turn_bad_are_ro
 }
 
 #[test]
+fn an_infinity_that_a_golden_output_holds_is_no_fault_and_nan_beside_it_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Mosquitto::start(folder.path(), "allow_anonymous true");
+    let observer = Observer::start(broker.port);
+    let mut desk = operator(broker.port);
+    let mut unit = Device::start(&Settings {
+        watch: "answers = 20\nlongest_s = 60".into(),
+        ..Settings::new(broker.port)
+    });
+    let made = |version: &str, computes, golden| make_with(folder.path(), version, computes, golden, 0, None);
+    let ask = |unit: &Device, value: f32, times: usize| {
+        for _ in 0..times {
+            unit.http().predict(value).unwrap();
+        }
+    };
+    deployed(&mut desk, from_file(&made("1", Computes::Times(2.0), Some(2.0))));
+    ask(&unit, 1.0, 20);
+    eventually("it is trusted", || !unit.record().unwrap().watching);
+    // Also after a restart in the middle of the watch, when no self-test has been run.
+    deployed(&mut desk, from_file(&made("2", Computes::LogAboveOne, None)));
+    ask(&unit, 1.0, 10);
+    unit.stop();
+    unit.run();
+    unit.until_active("2");
+    ask(&unit, 1.0, 20);
+    eventually("it is trusted", || !unit.record().unwrap().watching);
+    let metrics = unit.http().get("/metrics").unwrap().body;
+    let counted = "edgeopt_slot_non_finite_total{slot=\"main\"} 0";
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+
+    unit.http().predict(0.0).unwrap();
+    let metrics = unit.http().get("/metrics").unwrap().body;
+    let counted = "edgeopt_slot_non_finite_total{slot=\"main\"} 1";
+    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+    let again = make_with(folder.path(), "3", Computes::LogAboveOne, None, 1, None);
+    deployed(&mut desk, from_file(&again));
+    unit.http().predict(0.0).unwrap();
+    let back = observer.report(|generation, slot| generation == 3 && slot.phase == Phase::Failed);
+    assert_eq!(back.active_version.as_deref(), Some("2"));
+    let reason = back.reason.unwrap();
+    assert!(reason.contains("hold NaN in output \"y\""), "{reason}");
+}
+
+#[test]
 fn a_watched_model_is_judged_while_the_next_one_is_on_its_way() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Mosquitto::start(folder.path(), "allow_anonymous true");

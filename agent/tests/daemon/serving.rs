@@ -8,6 +8,8 @@ use edgeopt_agent::protocol::ResultMessage;
 use crate::bundles::{Computes, input, make};
 use crate::device::{Device, Settings, deploy, deployed, desire, from_file, main_slot, operator};
 use crate::http::{Reply, first};
+use crate::observer::Observer;
+use crate::support::eventually;
 use crate::support::mosquitto::Mosquitto;
 
 struct Place {
@@ -155,6 +157,75 @@ fn the_more_important_slot_goes_first_when_turns_are_few() {
         share < 0.75 * share_then,
         "{share:.2} of the others' latency, {share_then:.2} without priority"
     );
+}
+
+#[test]
+fn results_in_cbor_are_the_same_bytes_over_http_through_the_spool_and_at_the_broker() {
+    let mut place = place(
+        "[slots.main]\nthreads = 1\nresults = \"cbor\"\ninputs = [{ kind = \"http\" }, { kind = \"mqtt\" }]\n",
+    );
+    let observer = Observer::start(place.broker.port);
+    let ask = |unit: &Device, lines: &str, value: f32| {
+        let path = "/v1/slots/main/predict";
+        unit.http()
+            .ask_with("POST", path, lines, &input([value; 4]))
+            .unwrap()
+    };
+    // While the broker is away, and across a restart, they wait on disk.
+    place.broker.stop();
+    place
+        .unit
+        .until("it notices", |overview| !overview.link.connected);
+    let mut answers = Vec::new();
+    for (index, lines) in [
+        "Accept: application/cbor\r\n",
+        "Accept: text/html, Application/CBOR;q=0.9\r\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let reply = ask(&place.unit, lines, index as f32 + 0.5);
+        assert_eq!(reply.status, 200);
+        assert!(
+            reply.head.contains("content-type: application/cbor"),
+            "{}",
+            reply.head
+        );
+        assert_eq!(reply.bytes[0] & 0xe0, 0xa0, "a map");
+        answers.push(reply.bytes);
+    }
+    place.unit.stop();
+    place.unit.run();
+    place.unit.until_active("1");
+    place.broker.start_again();
+    eventually("they arrive", || {
+        observer.on("/models/main/result").len() >= answers.len()
+    });
+    assert_eq!(observer.on("/models/main/result"), answers);
+
+    // Who does not ask for CBOR gets JSON, whatever is published; errors are always JSON.
+    let reply = ask(&place.unit, "Accept: */*\r\n", 21.0);
+    assert_eq!(
+        (
+            reply.number(),
+            reply.head.contains("content-type: application/json")
+        ),
+        (42.0, true)
+    );
+    let refused = place.unit.http().ask_with(
+        "POST",
+        "/v1/slots/main/predict",
+        "Accept: application/cbor\r\n",
+        b"?",
+    );
+    let refused = refused.unwrap();
+    assert_eq!((refused.status, refused.error().is_empty()), (422, false));
+    eventually("it is published", || {
+        observer.results("main").len() > answers.len()
+    });
+    let last = observer.results("main").pop().unwrap();
+    assert_eq!(first(&last), 42.0);
+    assert_eq!(last.prediction["outputs"][0]["dtype"], "float32");
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(crate) enum Computes {
     Times(f32),
     /// y = √x: NaN below zero.
     Root,
+    /// y = ln(x - 1): minus infinity at one, where a golden input lies, and NaN below.
+    LogAboveOne,
     /// y = k·x, and so many multiplications of matrices beside it, each of a million weights.
     Slowly(f32, usize),
 }
@@ -25,7 +27,8 @@ pub(crate) struct Made {
     pub(crate) spec: SlotSpec,
 }
 
-/// A bundle whose golden outputs say y = `golden`·x for x = 1, 2, 3, 4 (or √x if `golden` is `None`).
+/// A bundle whose golden outputs say y = `golden`·x for x = 1, 2, 3, 4 (or, if `golden` is `None`, what
+/// [`Computes::LogAboveOne`] or [`Computes::Root`] gives).
 pub(crate) fn make(folder: &Path, version: &str, computes: Computes, golden: Option<f32>) -> Made {
     make_with(folder, version, computes, golden, 0, None)
 }
@@ -82,11 +85,22 @@ pub(crate) fn make_with(
             graph.nodes.push(Node::new("Mul", "times", ["x", "k"], ["kx"]));
             graph.nodes.push(Node::new("Add", "sum", ["kx", "zero"], ["y"]));
         }
+        Computes::LogAboveOne => {
+            graph.add_initializer("one".into(), Tensor::scalar(1.0f32));
+            graph
+                .nodes
+                .push(Node::new("Sub", "less", ["x", "one"], ["above"]));
+            graph.nodes.push(Node::new("Log", "log", ["above"], ["y"]));
+        }
         Computes::Root => graph.nodes.push(Node::new("Sqrt", "root", ["x"], ["y"])),
     }
     let model = onnx::write_bytes(&Model::new(graph, 21)).unwrap();
     let x = [1.0f32, 2.0, 3.0, 4.0];
-    let y = x.map(|x| golden.map_or(x.sqrt(), |k| k * x));
+    let y = x.map(|x| match (golden, computes) {
+        (Some(factor), _) => factor * x,
+        (None, Computes::LogAboveOne) => (x - 1.0).ln(),
+        (None, _) => x.sqrt(),
+    });
     let npz = |name: &str, values: &[f32]| {
         let mut bytes = Cursor::new(Vec::new());
         write_npz(&mut bytes, &[(name, &Tensor::new(&[1, 4], values).unwrap())]).unwrap();

@@ -120,7 +120,9 @@ fn ask(server: &Server, values: [f32; 4]) -> Result<Answer, String> {
 }
 
 fn first(answer: &Answer) -> f64 {
-    answer.prediction["outputs"][0]["values"][0].as_f64().unwrap()
+    answer.prediction.to_json().unwrap()["outputs"][0]["values"][0]
+        .as_f64()
+        .unwrap()
 }
 
 #[test]

@@ -52,13 +52,18 @@ fn spawn(root: &Path) -> Child {
 #[test]
 fn killed_at_any_moment_the_slot_has_a_model_again() {
     let root = tempfile::tempdir().unwrap();
-    // A first model that has answered.
+    // A first model that is trusted: one that is still watched at the fourth start is given up, and a busy machine
+    // deploys nothing between so many kills.
     {
         let server = server(8);
         let keeper = keeper(root.path(), &server, None);
         let made = make(root.path(), "0", Computes::Times(1.0), Some(1.0));
         desire(&keeper, 1, &made);
         wait_for(&keeper, |slot| slot.phase == Phase::Active);
+        for _ in 0..10 {
+            super::ask(&server, [1.0; 4]).unwrap();
+        }
+        wait_for(&keeper, |slot| !slot.watched);
     }
     let (mut state, mut generations) = (1u64, Vec::new());
     for kill in 0..40 {

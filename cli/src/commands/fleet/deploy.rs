@@ -293,6 +293,8 @@ mod tests {
             previous_version: None,
             watched: false,
             reason: Some("\u{1b}[2Jgone\nd  done".into()),
+            generation: None,
+            desired_sha256: None,
         };
         let (text, _) = told(&DeviceProgress::Reports(slot.clone())).unwrap();
         assert_eq!(

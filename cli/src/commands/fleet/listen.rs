@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
             continue;
         };
         if let Topic::Result(_) = topic {
-            if let Ok(result) = serde_json::from_slice::<ResultMessage>(&heard.payload) {
+            if let Ok(result) = ResultMessage::decode(&heard.payload) {
                 if !seen.insert(result.id.clone()) {
                     continue;
                 }
@@ -93,7 +93,8 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         let line = Line {
             device: device.to_string(),
             topic: heard.topic,
-            message: serde_json::from_slice(&heard.payload)
+            // Whatever the message: JSON is read as it is.
+            message: ResultMessage::json_of(&heard.payload)
                 .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&heard.payload).into_owned())),
         };
         screen.line(&line, |line| shown(&topic, line))?;

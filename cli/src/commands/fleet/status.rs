@@ -122,6 +122,8 @@ mod tests {
                         previous_version: Some("0\u{9b}m".into()),
                         watched: false,
                         reason: Some("why\nnot\u{1b}c".into()),
+                        generation: None,
+                        desired_sha256: None,
                     },
                 )]),
             }),
