@@ -71,6 +71,8 @@ pub struct BuiltEngine {
     /// What the engine takes while it runs: weights, and intermediate values with scratch memory. In the library's words
     /// at the end of the build; `None` where it says nothing.
     pub memory: Option<MemoryUse>,
+    /// Scratch memory that its layers take, in the library's words; no layer takes more. `None` where it says nothing.
+    pub scratch: Option<Bytes>,
     /// The engine's layers, if details were asked for and the library lists them.
     pub layers: Vec<EngineLayer>,
 }
@@ -191,6 +193,7 @@ pub(super) fn build_with(
     Ok(BuiltEngine {
         layers: heard.take_layers(),
         memory: heard.take_memory(),
+        scratch: heard.take_scratch(),
         plan: outputs.plan.into_inner().unwrap_or_else(PoisonError::into_inner),
         timing_cache: Some(
             outputs
