@@ -158,10 +158,8 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
             let reason = format!("this device has no slot {name}: add [slots.{name}] to its configuration");
             let report = ReportedSlot {
                 phase: Phase::Failed,
-                active_version: None,
-                previous_version: None,
-                watched: false,
                 reason: Some(reason),
+                ..ReportedSlot::default()
             };
             (name.clone(), report)
         })

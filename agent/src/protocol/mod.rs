@@ -20,6 +20,9 @@ pub use command::{Action, Command, CommandReply, CommandState};
 pub use generation::Generation;
 pub use name::{DeviceId, InvalidName, SlotName, TopicName};
 pub use result::ResultMessage;
-pub use state::{DesiredState, ModelSource, Phase, ReportedSlot, ReportedState, SlotSpec, Status};
+pub use state::{
+    DesiredState, EngineState, ModelSource, Phase, ReportedEngine, ReportedSlot, ReportedState, SlotSpec,
+    Status,
+};
 pub use telemetry::{Fan, Latency, Sample, Telemetry};
 pub use topic::{ParseTopicError, Topic, Writer};

@@ -5,6 +5,7 @@
 
 mod answer;
 mod batch;
+mod building;
 mod health;
 mod model;
 mod server;
@@ -12,8 +13,9 @@ mod stage;
 mod turns;
 
 pub use answer::Answer;
+pub use building::BuildProgress;
 pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
 pub use model::{Input, LoadError, LoadedModel};
 pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
-pub use stage::SlotStage;
+pub use stage::{Executors, SlotStage};
 pub use turns::{Turn, Turns};

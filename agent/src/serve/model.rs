@@ -7,11 +7,11 @@ use std::sync::Arc;
 use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Precision, Trust};
 use edgeopt_models::{Bytes, Tensor};
 use edgeopt_runtime::dataset::decode_arrays;
-use edgeopt_runtime::memory::{Budget, BudgetError};
+use edgeopt_runtime::memory::BudgetError;
 use edgeopt_runtime::pipeline::{Geometry, preprocess};
 use edgeopt_runtime::{
-    Backend, BundleEngines, CompileOptions, Engine, ModelSource, OnStep, RuntimeError, TensorSpec,
-    compile_declared,
+    AtHand, Backend, BundleEngines, CompileOptions, Engine, ModelSource, RuntimeError, TensorSpec,
+    compile_declared, declared_options,
 };
 
 use super::answer::has_non_finite;
@@ -44,6 +44,9 @@ pub enum LoadError {
     /// The backend refuses the model.
     #[error(transparent)]
     Runtime(RuntimeError),
+    /// An error in this program.
+    #[error("it ended unexpectedly; the log says where: please report this")]
+    Panicked,
 }
 
 impl From<RuntimeError> for LoadError {
@@ -70,15 +73,20 @@ pub struct LoadedModel {
     pub manifest: Manifest,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) output_names: Vec<String>,
+    /// What executes it: `tensorrt`, `cpu`.
+    pub backend: &'static str,
     path: PathBuf,
 }
 
-impl LoadedModel {
-    /// Loads the bundle at `path`, whose digest and signature were checked when it came into the store.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load(path: &Path, backend: &dyn Backend, options: &CompileOptions) -> Result<Self, LoadError> {
+/// A bundle that was read, whose digest and signature were checked when it came into the store.
+pub(super) struct Opened {
+    manifest: Manifest,
+    onnx: Vec<u8>,
+    path: PathBuf,
+}
+
+impl Opened {
+    pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
         let open = || {
             File::open(path).map_err(|source| LoadError::Io {
                 path: path.into(),
@@ -92,21 +100,64 @@ impl LoadedModel {
         let (manifest, _) =
             bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked).map_err(bad)?;
         let onnx = bundle::read_member(open()?, bundle::MODEL, MEMBER_LIMIT).map_err(bad)?;
-        let options = CompileOptions {
-            engines: Some(BundleEngines::of(path, &manifest)),
-            ..options.clone()
-        };
-        let engine = compile_declared(&manifest, ModelSource::Bytes(&onnx), backend, &options)?;
         Ok(Self {
+            manifest,
+            onnx,
+            path: path.into(),
+        })
+    }
+
+    fn options(&self, options: &CompileOptions) -> CompileOptions {
+        CompileOptions {
+            engines: Some(BundleEngines::of(&self.path, &self.manifest)),
+            ..options.clone()
+        }
+    }
+
+    /// Whether its engine is at hand.
+    pub(super) fn look_up(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<AtHand, LoadError> {
+        let options = declared_options(&self.manifest, &self.options(options));
+        Ok(backend.look_up(ModelSource::Bytes(&self.onnx), &options)?)
+    }
+
+    /// Builds its engine, so that loading finds it.
+    pub(super) fn build(&self, backend: &dyn Backend, options: &CompileOptions) -> Result<(), LoadError> {
+        let options = declared_options(&self.manifest, &self.options(options));
+        Ok(backend.build(ModelSource::Bytes(&self.onnx), &options)?)
+    }
+
+    pub(super) fn load(
+        self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<LoadedModel, LoadError> {
+        let options = self.options(options);
+        let engine = compile_declared(&self.manifest, ModelSource::Bytes(&self.onnx), backend, &options)?;
+        Ok(LoadedModel {
             output_names: engine
                 .outputs()
                 .iter()
                 .map(|spec| spec.name.to_string())
                 .collect(),
-            manifest,
+            backend: backend.name(),
+            manifest: self.manifest,
             engine,
-            path: path.into(),
+            path: self.path,
         })
+    }
+}
+
+impl LoadedModel {
+    /// Loads the bundle at `path`, whose digest and signature were checked when it came into the store.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(path: &Path, backend: &dyn Backend, options: &CompileOptions) -> Result<Self, LoadError> {
+        Opened::read(path)?.load(backend, options)
     }
 
     /// The inputs of one request: an image as the bundle declares, or arrays in NumPy's formats.
@@ -240,15 +291,5 @@ fn least_sqnr_db(precision: Precision) -> f64 {
         Precision::Fp32 => 40.0,
         Precision::Fp16 => 30.0,
         Precision::Int8 => 12.0,
-    }
-}
-
-/// How models are compiled here.
-pub(super) fn compile_options(threads: usize, budget: Option<Budget>, on_step: OnStep) -> CompileOptions {
-    CompileOptions {
-        threads,
-        budget,
-        on_step: Some(on_step),
-        ..CompileOptions::default()
     }
 }

@@ -213,8 +213,18 @@ fn told(progress: &DeviceProgress) -> Option<(String, serde_json::Value)> {
                 |version| format!("{} answers", printable_line(version)),
             );
             let watched = if slot.watched { ", watched" } else { "" };
+            let engine = slot.engine.as_ref().map_or_else(String::new, |engine| {
+                let backend = slot.backend.as_deref().map(printable_line);
+                let on = backend.map_or_else(String::new, |backend| format!(" on {backend}"));
+                let state = match engine.state {
+                    EngineState::Building => "is built",
+                    EngineState::Trying => "is tried",
+                    EngineState::Failed => "has failed",
+                };
+                format!("{on}, its engine {state} ({})", printable_line(&engine.reason))
+            });
             (
-                format!("{}, {active}{watched}{reason}", phase(slot.phase)),
+                format!("{}, {active}{watched}{engine}{reason}", phase(slot.phase)),
                 serde_json::json!({ "reports": slot }),
             )
         }
@@ -290,9 +300,8 @@ mod tests {
         let slot = ReportedSlot {
             phase: Phase::Failed,
             active_version: Some("1\u{9b}2J".into()),
-            previous_version: None,
-            watched: false,
             reason: Some("\u{1b}[2Jgone\nd  done".into()),
+            ..ReportedSlot::default()
         };
         let (text, _) = told(&DeviceProgress::Reports(slot.clone())).unwrap();
         assert_eq!(

@@ -80,7 +80,7 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
                 phase(report.phase),
                 text(&report.active_version),
                 text(&report.previous_version),
-                text(&report.reason),
+                text(&report.reason.clone().or_else(|| engine(report))),
             ]));
         }
         if !any {
@@ -88,6 +88,21 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
         }
     }
     format!("{table}\n")
+}
+
+/// What is not as it should be about the engine.
+fn engine(report: &ReportedSlot) -> Option<String> {
+    let engine = report.engine.as_ref()?;
+    let state = match engine.state {
+        EngineState::Building => "engine is built",
+        EngineState::Trying => "engine is tried",
+        EngineState::Failed => "engine has failed",
+    };
+    let on = report
+        .backend
+        .as_deref()
+        .map_or_else(String::new, |backend| format!("on {backend}; "));
+    Some(format!("{on}{state}: {}", engine.reason))
 }
 
 /// A phase as it is written in messages.
@@ -120,8 +135,8 @@ mod tests {
                         phase: Phase::Failed,
                         active_version: Some("\u{1b}[2J1".into()),
                         previous_version: Some("0\u{9b}m".into()),
-                        watched: false,
                         reason: Some("why\nnot\u{1b}c".into()),
+                        ..ReportedSlot::default()
                     },
                 )]),
             }),
