@@ -311,7 +311,18 @@ impl Worker {
                         self.handle(event);
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.end();
+    }
+
+    /// The daemon ends because it was asked to: a build that this interrupts is not suspected of it.
+    fn end(&mut self) {
+        if let Some(engine) = self.record.engine.as_mut().filter(|engine| engine.starts > 0) {
+            engine.starts -= 1;
+            if let Err(error) = self.store.put_slot(&self.name, &self.record) {
+                tracing::warn!(slot = %self.name, "this start counts against the engine: {error}");
             }
         }
     }

@@ -651,7 +651,7 @@ mod tests {
             let mut record = active(&SlotRecord::default(), 1, "1");
             let (mut generation, mut tested) = (1, vec![spec("1").sha256]);
             for _ in 0..40 {
-                let event = match random(11) {
+                let event = match random(17) {
                     0 => Event::Started,
                     1 => {
                         generation += random(2);
@@ -665,6 +665,20 @@ mod tests {
                     7 => Event::Failed("for a reason".into()),
                     8 => Event::RollbackAsked,
                     9 => Event::Emptied,
+                    10 => Event::EngineMissing {
+                        sha256: spec(&random(4).to_string()).sha256,
+                        missing: Missing {
+                            key: random(2).to_string(),
+                            why: "none was built".into(),
+                        },
+                        // As the stage answers: what answers already goes on where nothing stands in.
+                        stand_in: true,
+                    },
+                    11 => Event::EngineBuilt,
+                    12 => Event::EngineSwitched,
+                    13 => Event::EngineServes,
+                    14 => Event::EngineFailed("no tactic".into()),
+                    15 => Event::RebuildAsked,
                     _ => Event::Fetched,
                 };
                 let before = record.clone();
@@ -681,7 +695,18 @@ mod tests {
                     tested.contains(&active.sha256),
                     "{event:?}: {active:?} was never tested"
                 );
+                if let Some(engine) = &record.engine {
+                    let of_active = engine.sha256 == active.sha256;
+                    let of_desired = record
+                        .desired
+                        .as_ref()
+                        .is_some_and(|spec| spec.sha256 == engine.sha256);
+                    assert!(of_active || of_desired, "{event:?} on {before:?}: {record:?}");
+                }
                 for effect in effects {
+                    if let Effect::Upgrade(model) | Effect::StandIn(model) = &effect {
+                        assert_eq!(Some(model), record.active.as_ref(), "of what does not answer");
+                    }
                     if let Effect::Restore(model) = effect {
                         assert_eq!(
                             Some(&model),
