@@ -78,8 +78,10 @@ impl Heard {
                 .ok()
                 .map(Bytes)
         };
-        if let Some(bytes) = bytes("Total Scratch Memory:") {
-            *lock(&self.scratch) = Some(bytes);
+        // TensorRT 8 leaves the unit out.
+        let scratch = message.strip_prefix("Total Scratch Memory:");
+        if let Some(Ok(bytes)) = scratch.map(|rest| rest.trim_end_matches(" bytes").trim().parse()) {
+            *lock(&self.scratch) = Some(Bytes(bytes));
         }
         let mut memory = lock(&self.memory);
         if let Some(bytes) = bytes("Total Weights Memory:") {
@@ -396,6 +398,8 @@ mod tests {
             (Bytes(109_192), Bytes(8_405_504))
         );
         assert_eq!(heard.take_scratch(), Some(Bytes(1024)));
+        heard.note_memory("Total Scratch Memory: 2048");
+        assert_eq!(heard.take_scratch(), Some(Bytes(2048)));
     }
 
     #[test]

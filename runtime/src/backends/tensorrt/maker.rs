@@ -24,6 +24,9 @@ pub const BUILD_FLOOR: Bytes = Bytes::mib(200);
 /// The largest engine read from a bundle.
 const ENGINE_LIMIT: Bytes = Bytes::mib(4 << 10);
 
+/// Of the scratch memory that is allowed, this share is left, if there is an engine that takes less: one in so many.
+const SPARED: u64 = 8;
+
 /// How often one that waits for another build looks whether it is still wanted.
 const WAITING: Duration = Duration::from_millis(20);
 
@@ -194,19 +197,27 @@ impl EngineMaker {
         let stop = StopRequest::with(cancel.cloned());
         let _watch = MemoryWatch::start(BUILD_FLOOR, stop.clone(), available);
         let steps = Steps(on_step);
-        let built = build_engine(
-            &self.tensorrt,
-            wanted.onnx,
-            &options,
-            &Stoppable::new(&steps, stop.clone()),
-        )?;
+        let within = |workspace: Option<Bytes>| {
+            let mut options = options.clone();
+            options.limits.workspace = workspace;
+            let events = Stoppable::new(&steps, stop.clone());
+            build_engine(&self.tensorrt, wanted.onnx, &options, &events)
+        };
+        // What is free differs a little from one start to the next: an engine that takes the last byte of scratch memory
+        // would have to be built again at every other.
+        let mut allowed = key.workspace.map(|all| Bytes(all.0 - all.0 / SPARED));
+        let mut built = within(allowed);
+        if matches!(built, Err(TensorRtError::Workspace { .. })) {
+            allowed = key.workspace;
+            built = within(allowed);
+        }
+        let built = built?;
         // A library that tells of no steps is not stopped by them.
         if stop.reason() == Some(Stop::Asked) {
             return Err(TensorRtError::Stopped(Stop::Asked));
         }
         if let Some(cache) = &self.cache {
             // It serves wherever its layers find the scratch memory that they take, however much they were allowed.
-            let allowed = key.workspace;
             let taken = built
                 .scratch
                 .map(|scratch| allowed.map_or(scratch, |allowed| allowed.min(scratch)));

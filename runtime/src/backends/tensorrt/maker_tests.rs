@@ -24,6 +24,10 @@ struct Script {
     /// Builds begun on this thread.
     builds: u32,
     fails: bool,
+    /// The library does not tell what scratch memory the layers take.
+    silent: bool,
+    /// Scratch memory without which no layer can be built.
+    least: u64,
     callbacks: Option<usize>,
 }
 
@@ -45,14 +49,15 @@ unsafe extern "C" fn build(
     onnx: *const c_void,
     bytes: u64,
     _: *const c_char,
-    _: *const BuildOptions,
+    options: *const BuildOptions,
     plan: Sink,
     _: Option<Sink>,
     user: *mut c_void,
 ) -> i32 {
-    let (callbacks, fails) = SCRIPT.with_borrow_mut(|script| {
+    let (callbacks, fails, silent, least) = SCRIPT.with_borrow_mut(|script| {
         script.builds += 1;
-        (script.callbacks.unwrap() as *const Callbacks, script.fails)
+        let callbacks = script.callbacks.unwrap() as *const Callbacks;
+        (callbacks, script.fails, script.silent, script.least)
     });
     // SAFETY: the copy made in `open`; everything is called as the plugin calls it.
     unsafe {
@@ -69,12 +74,20 @@ unsafe extern "C" fn build(
                 return 4;
             }
         }
-        if fails {
-            let words = CString::new("no tactic was good enough").unwrap();
+        let workspace = (*options).workspace;
+        if fails || workspace != 0 && workspace < least {
+            let words = if fails {
+                "no tactic was good enough"
+            } else {
+                "There are no tactics to implement the operation within workspace limit"
+            };
+            let words = CString::new(words).unwrap();
             (callbacks.error.unwrap())(callbacks.user, 0, 10, words.as_ptr(), ptr::null(), ptr::null());
             return 4;
         }
-        (callbacks.log.unwrap())(callbacks.user, 3, c"Total Scratch Memory: 1000 bytes".as_ptr());
+        if !silent {
+            (callbacks.log.unwrap())(callbacks.user, 3, c"Total Scratch Memory: 1000 bytes".as_ptr());
+        }
         plan(user, onnx, bytes);
     }
     0
@@ -170,6 +183,26 @@ fn an_engine_serves_wherever_its_layers_find_what_they_take() {
         let missing = maker.look_up(&wanted(&options(allowed))).unwrap().missing;
         assert_eq!(missing.is_none(), at_hand, "{allowed:?}: {missing:?}");
     }
+}
+
+/// Free memory is not the same at every start.
+#[test]
+fn an_engine_of_a_library_that_does_not_tell_serves_where_a_little_less_is_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let maker = maker(folder.path(), 100_300, "sm_87");
+    let missing = |allowed| maker.look_up(&wanted(&options(Some(allowed)))).unwrap().missing;
+    SCRIPT.with_borrow_mut(|script| script.silent = true);
+    maker.make(&wanted(&options(Some(8000))), None, None).unwrap();
+    assert_eq!(missing(7000), None);
+    assert!(missing(6999).is_some());
+    // Where everything is needed, everything is taken.
+    SCRIPT.with_borrow_mut(|script| script.least = 6500);
+    maker.make(&wanted(&options(Some(6500))), None, None).unwrap();
+    assert_eq!((missing(6500), builds()), (None, 3));
+    assert!(missing(6499).is_some());
+    let error = maker.make(&wanted(&options(Some(6499))), None, None).unwrap_err();
+    assert!(matches!(error, TensorRtError::Workspace { .. }), "{error}");
+    assert_eq!(missing(6500), None, "the old one stays");
 }
 
 #[test]
