@@ -56,8 +56,7 @@ fn a_search_for_sparsity_builds_dense_and_sparse_models() {
                 *value = 0.0;
             }
         }
-        let halves: Vec<half::f16> = values.into_iter().map(half::f16::from_f32).collect();
-        Tensor::new(&[64, 64, 3, 3], &halves).unwrap()
+        Tensor::new(&[64, 64, 3, 3], &values).unwrap()
     };
     let options = EngineOptions {
         sparse: true,
@@ -65,19 +64,19 @@ fn a_search_for_sparsity_builds_dense_and_sparse_models() {
         ..EngineOptions::default()
     };
     for sparse in [false, true] {
-        let half = |name: &str| ValueInfo::tensor(name, DataType::Float16, Shape::known(&[1, 64, 32, 32]));
+        let dims = [1, 64, 32, 32];
         let mut node = Node::new("Conv", "conv", ["x", "w"], ["y"]);
         node.attributes
             .insert("pads".into(), edgeopt_models::Attribute::Ints(vec![1; 4]));
         let mut graph = Graph {
             name: "sparse".into(),
-            inputs: vec![half("x")],
-            outputs: vec![half("y")],
+            inputs: vec![value("x", &dims)],
+            outputs: vec![value("y", &dims)],
             nodes: vec![node],
             ..Graph::default()
         };
         graph.add_initializer("w".into(), weights(sparse));
-        let onnx = onnx::write_bytes(&Model::new(graph, 17)).unwrap();
+        let onnx = built(Model::new(graph, 17), Precision::Fp16, &dims);
         let built = build(&library, &onnx, &options).unwrap();
         assert!(!built.plan.is_empty() && built.layers.iter().any(|layer| layer.multiplies()));
     }
