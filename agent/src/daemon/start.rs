@@ -109,6 +109,19 @@ impl Daemon {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: &Config, agent_version: &str, environment: Environment) -> Result<Self, StartError> {
+        Self::start_on(executors(config), config, agent_version, environment)
+    }
+
+    /// The same with other backends than the configuration names.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_on(
+        executors: Executors,
+        config: &Config,
+        agent_version: &str,
+        environment: Environment,
+    ) -> Result<Self, StartError> {
         let started = Instant::now();
         let pulses = Pulses::default();
         let options = LinkOptions::new(config, agent_version);
@@ -131,7 +144,7 @@ impl Daemon {
             acceptance: acceptance(&config.trust)?,
             downloads: HttpClient::new(config.store.ca.as_deref())?,
             blobs: blobs.clone(),
-            executors: executors(config),
+            executors,
             budget: budget.clone(),
             turns: Turns::new(config.engine.concurrent.map(|count| count as usize)),
             pulses: pulses.clone(),
