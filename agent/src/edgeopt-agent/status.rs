@@ -141,10 +141,10 @@ fn page(overview: &Overview) -> String {
         if let Some(engine) = &slot.reported.engine {
             let state = match (engine.state, slot.build) {
                 (EngineState::Building, Some(build)) => {
-                    format!("is built for {} s, {} steps", build.elapsed_s, build.steps)
+                    format!("has been built for {} s, {} steps", build.elapsed_s, build.steps)
                 }
                 (EngineState::Building, None) => "is to be built".to_owned(),
-                (EngineState::Trying, _) => "is tried".to_owned(),
+                (EngineState::Trying, _) => "is on trial".to_owned(),
                 (EngineState::Failed, _) => "has failed".to_owned(),
             };
             let _ = writeln!(page, "  its engine {state}: {}", engine.reason);

@@ -7,6 +7,7 @@ mod answer;
 mod batch;
 mod building;
 mod health;
+mod loading;
 mod model;
 mod server;
 mod stage;

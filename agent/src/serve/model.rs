@@ -82,7 +82,7 @@ pub struct LoadedModel {
 pub(super) struct Opened {
     manifest: Manifest,
     onnx: Vec<u8>,
-    path: PathBuf,
+    pub(super) path: PathBuf,
 }
 
 impl Opened {
@@ -131,7 +131,7 @@ impl Opened {
     }
 
     pub(super) fn load(
-        self,
+        &self,
         backend: &dyn Backend,
         options: &CompileOptions,
     ) -> Result<LoadedModel, LoadError> {
@@ -144,9 +144,9 @@ impl Opened {
                 .map(|spec| spec.name.to_string())
                 .collect(),
             backend: backend.name(),
-            manifest: self.manifest,
+            manifest: self.manifest.clone(),
             engine,
-            path: self.path,
+            path: self.path.clone(),
         })
     }
 }

@@ -6,19 +6,16 @@ use std::time::{Duration, Instant};
 
 use edgeopt_models::Bytes;
 use edgeopt_runtime::memory::Budget;
-use edgeopt_runtime::{Backend, CompileOptions, OnStep, RuntimeError};
+use edgeopt_runtime::{Backend, RuntimeError};
 
 use super::building::{BuildProgress, Building};
 use super::health::{Watch, WatchCriteria, judge};
+use super::loading::LoadFailure;
 use super::model::{LoadError, LoadedModel, Opened};
 use super::server::Server;
 use crate::deploy::{Loaded, Missing, Stage, Unloadable, Verdict};
 use crate::pulse::{Pulse, Pulses};
 
-/// How long loading a model may take: an engine may be built meanwhile, by a library that says nothing of its progress.
-const LOADING: Duration = Duration::from_secs(3600);
-/// How long until the next step, of a library that tells of them.
-const NEXT_STEP: Duration = Duration::from_secs(600);
 /// How long the self-test may take.
 const TESTING: Duration = Duration::from_secs(600);
 
@@ -46,10 +43,10 @@ impl Executors {
 
 /// The model that answers, or that gave way to one that is loaded in its place.
 #[derive(Clone)]
-struct Active {
-    path: PathBuf,
+pub(super) struct Active {
+    pub(super) path: PathBuf,
     /// What is missing, if the stand-in answers.
-    missing: Option<Missing>,
+    pub(super) missing: Option<Missing>,
 }
 
 /// A model that is ready to answer.
@@ -58,17 +55,29 @@ struct Staged {
     active: Active,
 }
 
+impl Staged {
+    fn new(model: LoadedModel, bundle: &Path, missing: Option<Missing>) -> Self {
+        Self {
+            model: Arc::new(model),
+            active: Active {
+                path: bundle.into(),
+                missing,
+            },
+        }
+    }
+}
+
 /// The serving side of a deployment.
 pub struct SlotStage {
-    server: Server,
-    executors: Executors,
-    budget: Option<Budget>,
-    threads: usize,
+    pub(super) server: Server,
+    pub(super) executors: Executors,
+    pub(super) budget: Option<Budget>,
+    pub(super) threads: usize,
     criteria: WatchCriteria,
     pulses: Pulses,
-    pulse: Pulse,
+    pub(super) pulse: Pulse,
     staged: Option<Staged>,
-    active: Option<Active>,
+    pub(super) active: Option<Active>,
     watch: Option<Watch>,
     building: Option<Building>,
     progress: BuildProgress,
@@ -112,156 +121,9 @@ impl SlotStage {
         }
     }
 
-    fn options(&self) -> CompileOptions {
-        CompileOptions {
-            threads: self.threads,
-            budget: self.budget.clone(),
-            ..CompileOptions::default()
-        }
-    }
-
-    fn load_on(
-        &self,
-        backend: &dyn Backend,
-        bundle: &Path,
-        at_hand_only: bool,
-    ) -> Result<LoadedModel, LoadError> {
-        let pulse = self.pulse.clone();
-        let options = CompileOptions {
-            on_step: Some(OnStep::new(move || pulse.beat(NEXT_STEP))),
-            at_hand_only,
-            ..self.options()
-        };
-        self.pulse.beat(LOADING);
-        let loaded = LoadedModel::load(bundle, backend, &options);
-        self.pulse.rest();
-        loaded
-    }
-
-    /// Loads the engine, which must be at hand.
-    fn load(&self, bundle: &Path) -> Result<LoadedModel, LoadError> {
-        self.load_on(&*self.executors.backend, bundle, true)
-    }
-
-    /// Loads a model the way it answered.
-    fn load_again(&self, active: &Active) -> Result<LoadedModel, LoadError> {
-        match (&active.missing, &self.executors.stand_in) {
-            (Some(_), Some(stand_in)) => self.load_on(&**stand_in, &active.path, false),
-            // Its engine was at hand; if it is not any more, it is built while inputs wait.
-            _ => self.load_on(&*self.executors.backend, &active.path, false),
-        }
-    }
-
-    /// What is missing, if the engine is not at hand for a model that may take the place of the one that answers.
-    fn look(&self, bundle: &Path, refused: Option<&str>) -> Result<Option<Missing>, LoadError> {
-        let held = self.server.model().map(|model| model.engine.memory().total());
-        let options = CompileOptions {
-            budget: self
-                .budget
-                .as_ref()
-                .map(|budget| Budget::new(budget.available() + held.unwrap_or(Bytes::ZERO))),
-            ..self.options()
-        };
-        let found = match Opened::read(bundle)?.look_up(&*self.executors.backend, &options) {
-            // Loading says so with what is held.
-            Err(LoadError::Budget(_)) => return Ok(None),
-            found => found?,
-        };
-        if found.key.is_empty() {
-            return Ok(None);
-        }
-        let limit = self.executors.limit.map(|limit| format!(" within {limit}"));
-        let key = found.key + &limit.unwrap_or_default();
-        let why = match found.missing {
-            Some(why) => why,
-            None if refused == Some(key.as_str()) => "the one that is at hand was given up".into(),
-            None => return Ok(None),
-        };
-        Ok(Some(Missing { key, why }))
-    }
-
-    /// Loads a model that answers while its engine is built, if there is memory for both. Says why not.
-    fn load_stand_in(&self, bundle: &Path) -> Option<LoadedModel> {
-        let stand_in = self.executors.stand_in.as_ref()?;
-        let no = |error: &dyn std::fmt::Display| {
-            tracing::warn!("nothing answers until the engine is built, no backend can stand in: {error}");
-        };
-        let loaded = self
-            .load_on(&**stand_in, bundle, false)
-            .inspect_err(|error| no(error))
-            .ok()?;
-        let fits =
-            Opened::read(bundle).and_then(|opened| opened.look_up(&*self.executors.backend, &self.options()));
-        match fits {
-            Err(error @ LoadError::Budget(_)) => {
-                no(&format_args!(
-                    "{error}, beside {} on {}",
-                    loaded.manifest.name, loaded.backend
-                ));
-                None
-            }
-            _ => Some(loaded),
-        }
-    }
-
-    /// Loads the engine of `bundle` in place of the model that answers: inputs wait meanwhile. If it cannot be loaded, the
-    /// old model comes back.
-    fn load_instead(&mut self, bundle: &Path, too_much: &LoadError) -> Result<LoadedModel, String> {
-        if self.active.is_none() {
-            return Err(too_much.to_string());
-        }
-        tracing::info!("{too_much}; it is loaded in place of the model that answers, inputs wait meanwhile");
-        let begun = Instant::now();
-        self.server.release();
-        let loaded = self.load(bundle).map_err(|error| error.to_string());
-        if loaded.is_err() {
-            // The old model answers again until the new one has passed its test; with memory for one only, it cannot.
-            self.come_back();
-        }
-        tracing::info!("inputs have waited for {:.1} s", begun.elapsed().as_secs_f64());
-        loaded
-    }
-
-    /// Beside the model that answers, or instead of it.
-    fn load_beside_or_instead(&mut self, bundle: &Path) -> Result<LoadedModel, LoadFailure> {
-        match self.load(bundle) {
-            Ok(loaded) => Ok(loaded),
-            Err(error @ LoadError::Budget(_)) => {
-                self.load_instead(bundle, &error).map_err(LoadFailure::Other)
-            }
-            Err(error @ LoadError::Runtime(RuntimeError::NotAtHand { .. })) => {
-                match self.look(bundle, None) {
-                    // It takes more scratch memory than is left beside the model that answers.
-                    Ok(None) if self.active.is_some() => {
-                        self.load_instead(bundle, &error).map_err(LoadFailure::Other)
-                    }
-                    // It was damaged.
-                    Ok(Some(missing)) => Err(LoadFailure::Missing(missing)),
-                    _ => Err(LoadFailure::Other(error.to_string())),
-                }
-            }
-            Err(error) => Err(LoadFailure::Other(error.to_string())),
-        }
-    }
-
-    /// Lets the model that gave way answer again.
-    fn come_back(&mut self) {
-        let (None, Some(active)) = (self.server.model(), self.active.clone()) else {
-            return;
-        };
-        match self.load_again(&active) {
-            Ok(model) => self.server.switch(Arc::new(model)),
-            Err(error) => {
-                self.server.empty();
-                self.active = None;
-                tracing::error!("{}: {error}: the slot is empty", active.path.display());
-            }
-        }
-    }
-
-    fn answer(&mut self, model: LoadedModel, active: Active) {
-        self.server.switch(Arc::new(model));
-        self.active = Some(active);
+    fn answer(&mut self, ready: Staged) {
+        self.server.switch(ready.model);
+        self.active = Some(ready.active);
         self.watch = None;
     }
 
@@ -295,14 +157,6 @@ impl SlotStage {
     }
 }
 
-/// Why an engine was not loaded.
-enum LoadFailure {
-    /// It is not at hand after all.
-    Missing(Missing),
-    /// Anything else.
-    Other(String),
-}
-
 impl Drop for SlotStage {
     fn drop(&mut self) {
         // Nothing of it may outlive the slot.
@@ -315,37 +169,24 @@ impl Drop for SlotStage {
 impl Stage for SlotStage {
     fn stage(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, String> {
         self.stop_building();
-        let mut missing = self.look(bundle, refused).map_err(|error| error.to_string())?;
-        if missing.is_none() {
-            match self.load_beside_or_instead(bundle) {
+        let opened = Opened::read(bundle).map_err(|error| error.to_string())?;
+        let found = self.look(&opened, refused).map_err(|error| error.to_string())?;
+        let missing = match found {
+            Some(missing) => missing,
+            None => match self.load_beside_or_instead(&opened) {
                 Ok(loaded) => {
-                    self.staged = Some(Staged {
-                        model: Arc::new(loaded),
-                        active: Active {
-                            path: bundle.into(),
-                            missing: None,
-                        },
-                    });
+                    self.staged = Some(Staged::new(loaded, bundle, None));
                     return Ok(Loaded::Engine);
                 }
-                Err(LoadFailure::Missing(found)) => missing = Some(found),
+                Err(LoadFailure::Missing(missing)) => missing,
                 Err(LoadFailure::Other(reason)) => return Err(reason),
-            }
-        }
-        let Some(missing) = missing else {
-            return Err("its engine is neither at hand nor missing".into());
+            },
         };
         // What answers does so until the engine is built, and there is no outage to bridge.
         if self.active.is_none()
-            && let Some(loaded) = self.load_stand_in(bundle)
+            && let Some(loaded) = self.load_stand_in(&opened)
         {
-            self.staged = Some(Staged {
-                model: Arc::new(loaded),
-                active: Active {
-                    path: bundle.into(),
-                    missing: Some(missing),
-                },
-            });
+            self.staged = Some(Staged::new(loaded, bundle, Some(missing)));
             return Ok(Loaded::StandIn);
         }
         Ok(Loaded::Missing(missing))
@@ -368,58 +209,38 @@ impl Stage for SlotStage {
 
     fn restore(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, Unloadable> {
         self.stop_building();
-        let mut missing = match self.look(bundle, refused) {
-            Ok(missing) => missing,
-            Err(error) => return Err(self.unloadable(&error)),
-        };
-        if missing.is_none() {
-            let loaded = match self.load(bundle) {
-                Err(LoadError::Budget(_) | LoadError::Runtime(RuntimeError::NotAtHand { .. })) => {
-                    self.server.release();
-                    self.load(bundle)
-                }
-                loaded => loaded,
-            };
-            match loaded {
+        let opened = Opened::read(bundle).map_err(|error| self.unloadable(&error))?;
+        let found = self
+            .look(&opened, refused)
+            .map_err(|error| self.unloadable(&error))?;
+        let missing = match found {
+            Some(missing) => missing,
+            None => match self.load_or_make_room(&opened) {
                 Ok(loaded) => {
-                    let active = Active {
-                        path: bundle.into(),
-                        missing: None,
-                    };
-                    self.answer(loaded, active);
+                    self.answer(Staged::new(loaded, bundle, None));
                     return Ok(Loaded::Engine);
                 }
-                Err(error @ LoadError::Runtime(RuntimeError::NotAtHand { .. })) => {
-                    missing = self.look(bundle, refused).ok().flatten();
-                    if missing.is_none() {
-                        return Err(self.unloadable(&error));
-                    }
-                }
-                Err(error) => return Err(self.unloadable(&error)),
-            }
-        }
+                Err(error) => match (&error, self.look(&opened, refused)) {
+                    // It was damaged, and is gone.
+                    (LoadError::Runtime(RuntimeError::NotAtHand { .. }), Ok(Some(missing))) => missing,
+                    _ => return Err(self.unloadable(&error)),
+                },
+            },
+        };
         // Whatever answers is what should not any more, and must leave room.
         if self.server.model().is_some() {
             self.server.release();
         }
         self.active = None;
-        let loaded = self.load_stand_in(bundle);
-        match (missing, loaded) {
-            (Some(missing), Some(loaded)) => {
-                let active = Active {
-                    path: bundle.into(),
-                    missing: Some(missing),
-                };
-                self.answer(loaded, active);
+        match self.load_stand_in(&opened) {
+            Some(loaded) => {
+                self.answer(Staged::new(loaded, bundle, Some(missing)));
                 Ok(Loaded::StandIn)
             }
-            (Some(missing), None) => {
+            None => {
                 self.server.empty();
                 Ok(Loaded::Missing(missing))
             }
-            (None, _) => Err(Unloadable::Ever(
-                "its engine is neither at hand nor missing".into(),
-            )),
         }
     }
 
@@ -493,12 +314,15 @@ impl Stage for SlotStage {
     }
 
     fn upgrade(&mut self, bundle: &Path) -> Result<(), String> {
-        let loaded = match self.load_beside_or_instead(bundle) {
+        let opened = Opened::read(bundle).map_err(|error| error.to_string())?;
+        let loaded = match self.load_beside_or_instead(&opened) {
             Ok(loaded) => loaded,
-            Err(LoadFailure::Missing(missing)) => return Err(missing.why),
-            Err(LoadFailure::Other(reason)) => {
+            Err(failure) => {
                 self.come_back();
-                return Err(reason);
+                return Err(match failure {
+                    LoadFailure::Missing(missing) => missing.why,
+                    LoadFailure::Other(reason) => reason,
+                });
             }
         };
         if let Err(reason) = self.tested(&loaded) {
@@ -507,11 +331,7 @@ impl Stage for SlotStage {
             return Err(reason);
         }
         let watch = self.watch_from_now();
-        let active = Active {
-            path: bundle.into(),
-            missing: None,
-        };
-        self.answer(loaded, active);
+        self.answer(Staged::new(loaded, bundle, None));
         self.watch = Some(watch);
         Ok(())
     }
@@ -523,20 +343,17 @@ impl Stage for SlotStage {
                 refused.why
             )));
         };
-        let loaded = match self.load_on(&*stand_in, bundle, false) {
+        let opened = Opened::read(bundle).map_err(|error| self.unloadable(&error))?;
+        let loaded = match self.load_on(&*stand_in, &opened, false) {
             Err(LoadError::Budget(_)) => {
                 self.server.release();
-                self.load_on(&*stand_in, bundle, false)
+                self.load_on(&*stand_in, &opened, false)
             }
             loaded => loaded,
         };
         match loaded {
             Ok(loaded) => {
-                let active = Active {
-                    path: bundle.into(),
-                    missing: Some(refused),
-                };
-                self.answer(loaded, active);
+                self.answer(Staged::new(loaded, bundle, Some(refused)));
                 Ok(())
             }
             Err(error) => Err(self.unloadable(&error)),

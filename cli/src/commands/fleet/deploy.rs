@@ -10,7 +10,7 @@ use edgeopt_agent::protocol::{DeviceId, ModelSource, SlotName, SlotSpec, TopicNa
 use serde::Serialize;
 
 use super::access::BrokerArguments;
-use super::status::phase;
+use super::status::{engine, phase};
 use crate::screen::{BAD, GOOD, Screen, printable_line};
 
 #[derive(clap::Args)]
@@ -213,16 +213,7 @@ fn told(progress: &DeviceProgress) -> Option<(String, serde_json::Value)> {
                 |version| format!("{} answers", printable_line(version)),
             );
             let watched = if slot.watched { ", watched" } else { "" };
-            let engine = slot.engine.as_ref().map_or_else(String::new, |engine| {
-                let backend = slot.backend.as_deref().map(printable_line);
-                let on = backend.map_or_else(String::new, |backend| format!(" on {backend}"));
-                let state = match engine.state {
-                    EngineState::Building => "is built",
-                    EngineState::Trying => "is tried",
-                    EngineState::Failed => "has failed",
-                };
-                format!("{on}, its engine {state} ({})", printable_line(&engine.reason))
-            });
+            let engine = engine(slot).map_or_else(String::new, |text| format!(", {}", printable_line(&text)));
             (
                 format!("{}, {active}{watched}{engine}{reason}", phase(slot.phase)),
                 serde_json::json!({ "reports": slot }),
@@ -308,7 +299,10 @@ mod tests {
             text,
             "failed, 1\u{fffd}2J answers: \u{fffd}[2Jgone\u{fffd}d  done"
         );
-        for failure in [Failure::Refused("\u{1b}[2J".into()), Failure::Late(Some(slot))] {
+        for failure in [
+            Failure::Refused("\u{1b}[2J".into()),
+            Failure::Late(Some(Box::new(slot))),
+        ] {
             let (text, _) = told(&DeviceProgress::Failed(failure)).unwrap();
             let own = format!("{BAD}failed{BAD:#}: ");
             let behind = text.strip_prefix(&own).unwrap();

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::read_member;
@@ -29,6 +29,9 @@ const SPARED: u64 = 8;
 
 /// How often one that waits for another build looks whether it is still wanted.
 const WAITING: Duration = Duration::from_millis(20);
+
+/// How often it tells that it waits.
+const WAITS_ARE_TOLD: Duration = Duration::from_secs(10);
 
 /// An engine that is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -162,6 +165,7 @@ impl EngineMaker {
         on_step: Option<&OnStep>,
         cancel: Option<&Cancel>,
     ) -> Result<MutexGuard<'_, ()>, TensorRtError> {
+        let mut told = None::<Instant>;
         loop {
             match self.building.try_lock() {
                 Ok(turn) => return Ok(turn),
@@ -171,8 +175,10 @@ impl EngineMaker {
             if cancel.is_some_and(Cancel::is_asked) {
                 return Err(TensorRtError::Stopped(Stop::Asked));
             }
-            if let Some(on_step) = on_step {
-                on_step.done();
+            // Whoever watches must not think that it hangs.
+            if told.is_none_or(|told| told.elapsed() >= WAITS_ARE_TOLD) {
+                told = Some(Instant::now());
+                on_step.inspect(|on_step| on_step.done());
             }
             thread::sleep(WAITING);
         }
