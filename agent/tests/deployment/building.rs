@@ -396,6 +396,30 @@ fn a_download_that_waits_holds_up_neither_the_stand_in_nor_the_engine() {
     assert_eq!((builder.begun(), builder.cancelled()), (1, 0));
 }
 
+/// What was built for a version that is not wanted any more is not built on while the newer one waits for its server.
+#[test]
+fn a_newer_wish_ends_the_build_for_the_one_before_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    proven(root.path(), "lib 1");
+    let server = server(64);
+    let (keeper, builder) = with_stand_in(root.path(), &server, "lib 1", Comes::Right);
+    desire(&keeper, 2, &version(root.path(), "2", 3.0));
+    soon(|| builder.begun() == 1);
+    let mut away = version(root.path(), "3", 4.0);
+    away.spec.sources = vec![ModelSource::Url("http://127.0.0.1:9/3.edge".into())];
+    desire(&keeper, 3, &away);
+    soon(|| builder.cancelled() == 1);
+    let slot = wait_for(&keeper, |slot| {
+        slot.phase == Phase::Downloading && slot.reason.is_some()
+    });
+    assert_eq!(
+        (slot.engine, slot.backend.as_deref()),
+        (None, Some("slow-builder"))
+    );
+    assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
+    assert_eq!(builder.kept().len(), 1);
+}
+
 #[test]
 fn without_a_stand_in_the_slot_waits_for_its_engine() {
     let root = tempfile::tempdir().unwrap();

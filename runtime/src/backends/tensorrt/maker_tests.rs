@@ -26,6 +26,8 @@ struct Script {
     fails: bool,
     /// The library does not tell what scratch memory the layers take.
     silent: bool,
+    /// It tells of no steps, as TensorRT 8; somebody cancels while it builds.
+    stepless: Option<Cancel>,
     /// Scratch memory without which no layer can be built.
     least: u64,
     callbacks: Option<usize>,
@@ -54,15 +56,16 @@ unsafe extern "C" fn build(
     _: Option<Sink>,
     user: *mut c_void,
 ) -> i32 {
-    let (callbacks, fails, silent, least) = SCRIPT.with_borrow_mut(|script| {
+    let (callbacks, fails, silent, least, stepless) = SCRIPT.with_borrow_mut(|script| {
         script.builds += 1;
         let callbacks = script.callbacks.unwrap() as *const Callbacks;
-        (callbacks, script.fails, script.silent, script.least)
+        let stepless = script.stepless.clone();
+        (callbacks, script.fails, script.silent, script.least, stepless)
     });
     // SAFETY: the copy made in `open`; everything is called as the plugin calls it.
     unsafe {
         let callbacks = &*callbacks;
-        for step in 0..STEPS {
+        for step in (0..STEPS).filter(|_| stepless.is_none()) {
             let told = (callbacks.progress.unwrap())(
                 callbacks.user,
                 1,
@@ -74,6 +77,7 @@ unsafe extern "C" fn build(
                 return 4;
             }
         }
+        stepless.inspect(Cancel::ask);
         let workspace = (*options).workspace;
         if fails || workspace != 0 && workspace < least {
             let words = if fails {
@@ -266,6 +270,17 @@ fn a_build_that_is_cancelled_or_fails_leaves_nothing_and_the_next_one_goes() {
     SCRIPT.with_borrow_mut(|script| script.fails = false);
     maker.make(&wanted, None, None).unwrap();
     assert_eq!(files(folder.path()), 1);
+}
+
+#[test]
+fn what_a_library_builds_that_cannot_be_interrupted_is_thrown_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let (maker, options) = (maker(folder.path(), 8601, "sm_87"), options(None));
+    let cancel = Cancel::default();
+    SCRIPT.with_borrow_mut(|script| script.stepless = Some(cancel.clone()));
+    let error = maker.make(&wanted(&options), None, Some(&cancel)).unwrap_err();
+    assert!(matches!(error, TensorRtError::Stopped(Stop::Asked)), "{error}");
+    assert_eq!((builds(), files(folder.path())), (1, 0));
 }
 
 /// A slot whose engine is at hand does not wait for the build of another slot.
