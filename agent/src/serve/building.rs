@@ -15,6 +15,9 @@ const BUILDING: Duration = Duration::from_secs(3600);
 /// How long until the next step, of a library that tells of them.
 const NEXT_STEP: Duration = Duration::from_secs(600);
 
+/// How long the end of a build is waited for when the slot ends.
+const LONGEST_STOP: Duration = Duration::from_secs(3);
+
 /// How a build goes on, for whoever looks. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct BuildProgress(Arc<Mutex<Option<(Instant, u64)>>>);
@@ -101,12 +104,16 @@ impl Building {
         })
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Asks it to end, and waits for that, but not for a library that cannot be interrupted: what that builds is thrown
+    /// away when it is done.
     pub(super) fn stop(mut self) {
         self.cancel.ask();
+        let begun = Instant::now();
+        let runs = |thread: &JoinHandle<_>| !thread.is_finished() && begun.elapsed() < LONGEST_STOP;
         if let Some(Ok(thread)) = self.thread.take() {
-            // What it ended with is of no interest, and a panic has been reported by its thread.
-            drop(thread.join());
+            while runs(&thread) {
+                thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 }

@@ -159,7 +159,7 @@ impl SlotStage {
 
 impl Drop for SlotStage {
     fn drop(&mut self) {
-        // Nothing of it may outlive the slot.
+        // Memory and files are for whoever comes next.
         if let Some(building) = self.building.take() {
             building.stop();
         }

@@ -494,6 +494,40 @@ fn with_memory_for_one_only_the_engine_takes_the_place_of_the_stand_in() {
     answers(&server, 2.0);
 }
 
+/// With memory for one only, a newer version cannot be built beside the one that answers.
+#[test]
+fn a_build_that_does_not_fit_beside_what_answers_takes_its_place_and_inputs_wait() {
+    for (comes, version_then, value_then) in [(Comes::Right, "2", 3.0), (Comes::Never, "1", 2.0)] {
+        let root = tempfile::tempdir().unwrap();
+        proven(root.path(), "lib");
+        let server = server(64);
+        let builder = SlowBuilder::new(&root.path().join("engines"), "lib", comes);
+        let builder = Arc::new(builder.needing(Bytes::mib(20)));
+        // What answers holds 24 MiB of it.
+        let keeper = keeper_of(
+            root.path(),
+            &server,
+            &builder,
+            true,
+            Some(Budget::new(Bytes::mib(40))),
+        );
+        wait_for(&keeper, |slot| on(slot, "slow-builder"));
+        assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
+        desire(&keeper, 2, &version(root.path(), "2", 3.0));
+        soon(|| builder.begun() == 1);
+        assert!(server.model().is_none());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| first(&ask(&server, [1.0; 4]).unwrap()));
+            soon(|| server.waiting() == 1);
+            builder.open();
+            assert_eq!(waits.join().unwrap(), value_then, "{comes:?}");
+        });
+        let ends = |slot: &ReportedSlot| matches!(slot.phase, Phase::Active | Phase::Failed);
+        let slot = wait_for(&keeper, |slot| ends(slot) && on(slot, "slow-builder"));
+        assert_eq!(slot.active_version.as_deref(), Some(version_then));
+    }
+}
+
 const FOLDER: &str = "EDGEOPT_TEST_KILLED_BUILD";
 
 /// Not a test of its own: what the killed process does. It builds for ever.
