@@ -195,7 +195,20 @@ pub(super) fn failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     };
     engine.state = EngineState::Failed;
     engine.reason = reason;
-    without(record)
+    // Nothing is built any more: there may be memory for a stand-in now.
+    let answers = engine.stand_in;
+    let tried_again = match waiting(record) {
+        Some(model) => record.active.is_none().then_some(Effect::Stage(model)),
+        None => active(record)
+            .filter(|_| !answers)
+            .is_some()
+            .then(|| record.active.clone().map(Effect::Restore))
+            .flatten(),
+    };
+    match tried_again {
+        Some(effect) => vec![effect, Effect::Report],
+        None => without(record),
+    }
 }
 
 /// The engine that answers misbehaves. `None`: there is no stand-in to return to.

@@ -209,7 +209,15 @@ fn without_a_stand_in_a_restart_waits_for_the_engine_and_goes_back_if_it_never_c
     assert_eq!(effects.last(), Some(&Effect::Restore(installed("1"))));
     let (record, _) = after(record, [Event::EngineServes, Event::WatchPassed]);
     assert_eq!((record.active, record.engine), (Some(installed("1")), None));
-    let (record, effects) = next(&waits, Event::EngineFailed("no tactic".into()));
+    let (failed, effects) = next(&waits, Event::EngineFailed("no tactic".into()));
+    // There may be memory for a stand-in now.
+    assert_eq!(effects.first(), Some(&Effect::Restore(installed("1"))));
+    let (answers, effects) = next(&failed, lacks("1", "lib 2", true));
+    assert_eq!(
+        (answers.active, effects),
+        (Some(installed("1")), vec![Effect::Report])
+    );
+    let (record, effects) = next(&failed, lacks("1", "lib 2", false));
     assert_eq!(record.active, Some(installed("0")));
     assert!(effects.contains(&Effect::Restore(installed("0"))));
 }

@@ -94,27 +94,24 @@ impl SlotStage {
         Ok(Some(Missing { key, why }))
     }
 
-    /// Loads a model that answers while its engine is built, if there is memory for both. Says why not.
-    pub(super) fn load_stand_in(&self, opened: &Opened) -> Option<LoadedModel> {
-        let stand_in = self.executors.stand_in.as_ref()?;
-        let no = |error: &dyn std::fmt::Display| {
-            tracing::warn!("nothing answers until the engine is built, no backend can stand in: {error}");
+    /// Loads the model on the stand-in, if there is one; with `builds`, only if there is memory for the build beside it.
+    pub(super) fn load_stand_in(
+        &self,
+        opened: &Opened,
+        builds: bool,
+    ) -> Result<Option<LoadedModel>, LoadError> {
+        let Some(stand_in) = &self.executors.stand_in else {
+            return Ok(None);
         };
-        let loaded = self
-            .load_on(&**stand_in, opened, false)
-            .inspect_err(|error| no(error))
-            .ok()?;
-        let fits = opened.look_up(&*self.executors.backend, &self.options());
-        match fits {
-            Err(error @ LoadError::Budget(_)) => {
-                no(&format_args!(
-                    "{error}, beside {} on {}",
-                    loaded.manifest.name, loaded.backend
-                ));
-                None
+        let loaded = self.load_on(&**stand_in, opened, false)?;
+        if builds {
+            match opened.look_up(&*self.executors.backend, &self.options()) {
+                Err(error @ LoadError::Budget(_)) => return Err(error),
+                // Anything else the build says itself.
+                Ok(_) | Err(_) => {}
             }
-            _ => Some(loaded),
         }
+        Ok(Some(loaded))
     }
 
     /// Loads the engine of a bundle in place of the model that answers: inputs wait meanwhile. If it cannot be loaded, the

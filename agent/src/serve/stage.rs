@@ -183,13 +183,21 @@ impl Stage for SlotStage {
             },
         };
         // What answers does so until the engine is built, and there is no outage to bridge.
-        if self.active.is_none()
-            && let Some(loaded) = self.load_stand_in(&opened)
-        {
-            self.staged = Some(Staged::new(loaded, bundle, Some(missing)));
-            return Ok(Loaded::StandIn);
+        if self.active.is_some() {
+            return Ok(Loaded::Missing(missing));
         }
-        Ok(Loaded::Missing(missing))
+        let builds = refused != Some(missing.key.as_str());
+        match self.load_stand_in(&opened, builds) {
+            Ok(Some(loaded)) => {
+                self.staged = Some(Staged::new(loaded, bundle, Some(missing)));
+                Ok(Loaded::StandIn)
+            }
+            Ok(None) => Ok(Loaded::Missing(missing)),
+            Err(error) => {
+                tracing::warn!("nothing answers until the engine is built: no stand-in beside it: {error}");
+                Ok(Loaded::Missing(missing))
+            }
+        }
     }
 
     fn self_test(&mut self) -> Result<(), String> {
@@ -232,16 +240,21 @@ impl Stage for SlotStage {
             self.server.release();
         }
         self.active = None;
-        match self.load_stand_in(&opened) {
-            Some(loaded) => {
+        let builds = refused != Some(missing.key.as_str());
+        match self.load_stand_in(&opened, builds) {
+            Ok(Some(loaded)) => {
                 self.answer(Staged::new(loaded, bundle, Some(missing)));
-                Ok(Loaded::StandIn)
+                return Ok(Loaded::StandIn);
             }
-            None => {
-                self.server.empty();
-                Ok(Loaded::Missing(missing))
+            Ok(None) => {}
+            // It is all that there is.
+            Err(error) if !builds => return Err(self.unloadable(&error)),
+            Err(error) => {
+                tracing::warn!("nothing answers until the engine is built: no stand-in beside it: {error}");
             }
         }
+        self.server.empty();
+        Ok(Loaded::Missing(missing))
     }
 
     fn discard(&mut self) {

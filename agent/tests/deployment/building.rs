@@ -10,6 +10,7 @@ use edgeopt_agent::deploy::{Event, Keeper};
 use edgeopt_agent::protocol::{EngineState, Generation, ModelSource, Phase, ReportedSlot};
 use edgeopt_agent::serve::{Executors, Server};
 use edgeopt_models::Bytes;
+use edgeopt_runtime::MemoryUse;
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::memory::Budget;
 
@@ -492,6 +493,48 @@ fn with_memory_for_one_only_the_engine_takes_the_place_of_the_stand_in() {
     builder.open();
     wait_for(&keeper, |slot| on(slot, "slow-builder"));
     answers(&server, 2.0);
+}
+
+#[test]
+fn a_build_that_fails_makes_room_for_the_stand_in_which_is_never_given_up_for_want_of_memory() {
+    let root = tempfile::tempdir().unwrap();
+    let builder = |comes| {
+        let builder = SlowBuilder::new(&root.path().join("engines"), "lib", comes);
+        Arc::new(builder.needing(Bytes::mib(20)))
+    };
+    let budget = Budget::new(Bytes::mib(40));
+    {
+        let server = server(64);
+        let failing = builder(Comes::Never);
+        let keeper = keeper_of(root.path(), &server, &failing, true, Some(budget.clone()));
+        desire(&keeper, 1, &version(root.path(), "1", 2.0));
+        // Both do not fit …
+        let slot = wait_for(&keeper, |slot| slot.engine.is_some());
+        assert_eq!((slot.phase, slot.backend), (Phase::Verified, None));
+        failing.open();
+        // … and the stand-in alone does.
+        let slot = wait_for(&keeper, |slot| {
+            engine(slot) == Some(EngineState::Failed) && on(slot, "cpu")
+        });
+        assert_eq!(slot.phase, Phase::Active);
+        answers(&server, 2.0);
+        wait_for(&keeper, |slot| !slot.watched);
+        assert_eq!(failing.begun(), 1);
+    }
+    // At the next start others hold the memory for a while.
+    let others = MemoryUse {
+        weights: Bytes::mib(18),
+        ..MemoryUse::default()
+    };
+    let taken = budget.reserve("somebody else", others).unwrap();
+    let server = server(64);
+    let keeper = keeper_of(root.path(), &server, &builder(Comes::Never), true, Some(budget));
+    let slot = wait_for(&keeper, |slot| slot.reason.is_some());
+    assert!(slot.reason.unwrap().contains("not loaded yet"));
+    assert_eq!(slot.active_version.as_deref(), Some("1"));
+    drop(taken);
+    wait_for(&keeper, |slot| on(slot, "cpu"));
+    assert_eq!(first(&ask(&server, [4.0; 4]).unwrap()), 8.0);
 }
 
 /// With memory for one only, a newer version cannot be built beside the one that answers.
