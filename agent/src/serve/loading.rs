@@ -104,12 +104,12 @@ impl SlotStage {
             return Ok(None);
         };
         let loaded = self.load_on(&**stand_in, opened, false)?;
-        if builds {
-            match opened.look_up(&*self.executors.backend, &self.options()) {
-                Err(error @ LoadError::Budget(_)) => return Err(error),
-                // Anything else the build says itself.
-                Ok(_) | Err(_) => {}
-            }
+        // Anything but want of memory the build says itself.
+        if builds
+            && let Err(error @ LoadError::Budget(_)) =
+                opened.look_up(&*self.executors.backend, &self.options())
+        {
+            return Err(error);
         }
         Ok(Some(loaded))
     }
