@@ -18,16 +18,20 @@ pub fn compile_declared(
     backend: &dyn Backend,
     options: &CompileOptions,
 ) -> Result<Arc<dyn Engine>, RuntimeError> {
+    Ok(Arc::new(Declared {
+        engine: backend.compile(model, &declared_options(manifest, options))?,
+        inputs: manifest.inputs.clone().into(),
+    }))
+}
+
+/// The options with what the manifest declares: its inputs, and the memory plan of its largest batch unless there is one.
+pub fn declared_options(manifest: &Manifest, options: &CompileOptions) -> CompileOptions {
     let largest = manifest.memory.iter().max_by_key(|plan| size(plan));
-    let options = CompileOptions {
+    CompileOptions {
         plan: options.plan.clone().or_else(|| largest.cloned()),
         declared: manifest.inputs.clone(),
         ..options.clone()
-    };
-    Ok(Arc::new(Declared {
-        engine: backend.compile(model, &options)?,
-        inputs: manifest.inputs.clone().into(),
-    }))
+    }
 }
 
 fn size(plan: &MemoryPlan) -> Bytes {

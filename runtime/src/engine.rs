@@ -6,6 +6,7 @@ use edgeopt_models::bundle::{Manifest, MemoryPlan, TensorInfo};
 use edgeopt_models::{Bytes, DataType, MappedPart, Model, Shape, Tensor, ValueInfo, ValueName};
 
 use crate::memory::{Budget, BudgetError};
+use crate::{AtHand, Cancel};
 
 /// A way to execute models on some hardware.
 pub trait Backend: Send + Sync {
@@ -24,6 +25,25 @@ pub trait Backend: Send + Sync {
         model: ModelSource<'_>,
         options: &CompileOptions,
     ) -> Result<Arc<dyn Engine>, RuntimeError>;
+
+    /// Whether [`Backend::compile`] would find an engine, or build one first. Nothing is built, loaded or reserved.
+    /// Backends that compile in one go always have what they need.
+    ///
+    /// # Errors
+    /// When the model cannot be read, or the kept engines cannot.
+    fn look_up(&self, _: ModelSource<'_>, _: &CompileOptions) -> Result<AtHand, RuntimeError> {
+        Ok(AtHand::default())
+    }
+
+    /// Builds the engine of a model and keeps it, so that [`Backend::compile`] finds it at hand; returns at once if one
+    /// is. What the options' budget leaves is the limit of the build, and of the engine. A build that is cancelled, or
+    /// fails, leaves nothing.
+    ///
+    /// # Errors
+    /// When the budget does not allow it, the library cannot build it, or it cannot be kept.
+    fn build(&self, _: ModelSource<'_>, _: &CompileOptions) -> Result<(), RuntimeError> {
+        Ok(())
+    }
 }
 
 /// Where the model to compile is.
@@ -65,6 +85,10 @@ pub struct CompileOptions {
     pub many_runs: bool,
     /// Told whenever a step of the compilation is done: a build of minutes shows by it that it does not hang.
     pub on_step: Option<OnStep>,
+    /// Stops the compilation at its next step.
+    pub cancel: Option<Cancel>,
+    /// Fail with [`RuntimeError::NotAtHand`] rather than build an engine for minutes.
+    pub at_hand_only: bool,
 }
 
 /// What is told of a compilation's steps, from any thread. Backends and libraries that compile in one go never call it.
@@ -125,6 +149,8 @@ impl Default for CompileOptions {
             frugal: false,
             many_runs: false,
             on_step: None,
+            cancel: None,
+            at_hand_only: false,
         }
     }
 }
@@ -242,6 +268,15 @@ pub enum RuntimeError {
         /// What the library said.
         message: String,
     },
+    /// There is no engine, and none may be built now.
+    #[error("its engine has to be built first: {why}")]
+    NotAtHand {
+        /// Why there is none.
+        why: String,
+    },
+    /// Somebody asked to stop.
+    #[error("it was cancelled")]
+    Cancelled,
     /// An input does not match.
     #[error("input {name:?}: {problem}")]
     Input {

@@ -16,5 +16,5 @@ pub use environment::PREFIX;
 pub use load::ConfigError;
 pub use settings::{
     BackendChoice, Broker, Config, DropPolicy, Engine, Http, Input, Listen, Memory, Priority, Slot, Spool,
-    Store, Sync, Telemetry, Tls, Trust, Watch,
+    Store, Sync, Telemetry, Tls, Trust, Watch, WhileBuilding,
 };

@@ -211,6 +211,8 @@ pub struct Memory {
 pub struct Engine {
     /// Which library.
     pub backend: BackendChoice,
+    /// What answers while an engine is built.
+    pub while_building: WhileBuilding,
     /// Where TensorRT engines that were built on this device are kept.
     pub cache: PathBuf,
     /// Most bytes of them.
@@ -227,6 +229,7 @@ impl Default for Engine {
     fn default() -> Self {
         Self {
             backend: BackendChoice::default(),
+            while_building: WhileBuilding::default(),
             cache: "/var/cache/edgeopt".into(),
             cache_max: Bytes::mib(2048),
             concurrent: None,
@@ -246,6 +249,17 @@ pub enum BackendChoice {
     Cpu,
     /// TensorRT, or nothing.
     Tensorrt,
+}
+
+/// What answers for a model whose engine has to be built first, where no other model does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhileBuilding {
+    /// The same model on the CPU, if there is memory for it beside the build.
+    #[default]
+    Cpu,
+    /// Nothing: inputs are refused, or wait in their folder.
+    None,
 }
 
 /// When a new model is trusted, and when the one before it comes back.

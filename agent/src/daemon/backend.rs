@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use edgeopt_runtime::backends::cpu::CpuBackend;
 use edgeopt_runtime::backends::tensorrt::{EngineCache, Places, TensorRtBackend};
-use edgeopt_runtime::{Backend, CompileOptions, Engine, ModelSource, RuntimeError};
+use edgeopt_runtime::{AtHand, Backend, CompileOptions, Engine, ModelSource, RuntimeError};
 
-use crate::config::{self, BackendChoice};
+use crate::config::{self, BackendChoice, WhileBuilding};
+use crate::serve::Executors;
 
 /// Opens what the configuration asks for.
 fn open_backend(settings: &config::Engine) -> Result<Arc<dyn Backend>, RuntimeError> {
@@ -26,14 +27,34 @@ fn open_backend(settings: &config::Engine) -> Result<Arc<dyn Backend>, RuntimeEr
     }
 }
 
+/// What executes the models of all slots.
+pub(super) fn executors(config: &config::Config) -> Executors {
+    let engine = &config.engine;
+    let stand_in = match engine.while_building {
+        WhileBuilding::None => None,
+        WhileBuilding::Cpu => {
+            let cpu = config::Engine {
+                backend: BackendChoice::Cpu,
+                ..engine.clone()
+            };
+            Some(Arc::new(Lazily::new(cpu)) as Arc<dyn Backend>)
+        }
+    };
+    Executors {
+        backend: Arc::new(Lazily::new(engine.clone())),
+        stand_in,
+        limit: config.memory.limit,
+    }
+}
+
 /// A backend that is opened at first use. One that could not be opened is tried again the next time.
-pub(super) struct Lazily {
+struct Lazily {
     settings: config::Engine,
     opened: Mutex<Option<Arc<dyn Backend>>>,
 }
 
 impl Lazily {
-    pub(super) fn new(settings: config::Engine) -> Self {
+    fn new(settings: config::Engine) -> Self {
         Self {
             settings,
             opened: Mutex::default(),
@@ -70,5 +91,13 @@ impl Backend for Lazily {
         options: &CompileOptions,
     ) -> Result<Arc<dyn Engine>, RuntimeError> {
         self.get()?.compile(model, options)
+    }
+
+    fn look_up(&self, model: ModelSource<'_>, options: &CompileOptions) -> Result<AtHand, RuntimeError> {
+        self.get()?.look_up(model, options)
+    }
+
+    fn build(&self, model: ModelSource<'_>, options: &CompileOptions) -> Result<(), RuntimeError> {
+        self.get()?.build(model, options)
     }
 }

@@ -22,7 +22,9 @@ use crate::deploy::Event;
 use crate::disk::{Disk, RealDisk};
 use crate::durable;
 use crate::link::WallClock;
-use crate::protocol::{Action, Command, CommandReply, CommandState, DeviceId, SlotName, Topic, TopicName};
+use crate::protocol::{
+    Action, Command, CommandReply, CommandState, DeviceId, EngineState, SlotName, Topic, TopicName,
+};
 use crate::pulse::{Pulse, Pulses};
 
 /// Commands that may wait.
@@ -228,6 +230,17 @@ impl Worker {
             Action::Resume { slot } => {
                 self.slot(slot)?.server.pause(false);
                 self.journal.paused.remove(slot);
+                Ok(None)
+            }
+            Action::Rebuild { slot } => {
+                let keeper = &self.slot(slot)?.keeper;
+                let engine = keeper.report().slot.engine;
+                if engine.is_none_or(|engine| engine.state != EngineState::Failed) {
+                    return Err(format!(
+                        "no engine of slot {slot} has failed: there is nothing to build again"
+                    ));
+                }
+                keeper.send(Event::RebuildAsked);
                 Ok(None)
             }
             Action::Report {} => {

@@ -167,12 +167,10 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
             let reason = format!("this device has no slot {name}: add [slots.{name}] to its configuration");
             let report = ReportedSlot {
                 phase: Phase::Failed,
-                active_version: None,
-                previous_version: None,
-                watched: false,
                 reason: Some(reason),
                 generation: Some(desired.generation),
                 desired_sha256: Some(spec.sha256.clone()),
+                ..ReportedSlot::default()
             };
             (name.clone(), report)
         })

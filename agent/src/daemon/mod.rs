@@ -27,7 +27,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 pub use mail::{Mail, MailError, MailView};
-pub use overview::{LinkOverview, MemoryOverview, Overview, SlotOverview, SpoolOverview};
+pub use overview::{BuildOverview, LinkOverview, MemoryOverview, Overview, SlotOverview, SpoolOverview};
 pub use start::StartError;
 
 use crate::http::HttpServer;

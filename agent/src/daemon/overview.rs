@@ -92,6 +92,8 @@ pub struct SlotOverview {
     pub reported: ReportedSlot,
     /// Name of the model that answers.
     pub model: Option<String>,
+    /// The engine that is built for it now.
+    pub build: Option<BuildOverview>,
     /// Inputs that wait.
     pub waiting: usize,
     /// Answers since the start.
@@ -104,6 +106,15 @@ pub struct SlotOverview {
     pub p50_ms: f64,
     /// 99th percentile of the same.
     pub p99_ms: f64,
+}
+
+/// A build under way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuildOverview {
+    /// Seconds since it began.
+    pub elapsed_s: u64,
+    /// Steps that the library has told of; how many there will be, it does not tell.
+    pub steps: u64,
 }
 
 /// Looks at the daemon from any thread.
@@ -153,6 +164,10 @@ impl Observer {
                     let overview = SlotOverview {
                         reported: slot.keeper.report().slot,
                         model: model.map(|model| model.manifest.name.clone()),
+                        build: slot.build.now().map(|(elapsed, steps)| BuildOverview {
+                            elapsed_s: elapsed.as_secs(),
+                            steps,
+                        }),
                         waiting: slot.server.waiting(),
                         answered: health.answered,
                         failed: health.failed,

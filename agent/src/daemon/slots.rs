@@ -9,7 +9,7 @@ use super::results::{Arrival, Results};
 use crate::config;
 use crate::deploy::{Keeper, KeeperHandle};
 use crate::protocol::{Prediction, ResultMessage, SlotName};
-use crate::serve::{Answer, Job, ServeError, Server, Submitted};
+use crate::serve::{Answer, BuildProgress, Job, ServeError, Server, Submitted};
 
 /// One slot.
 pub(crate) struct Slot {
@@ -17,6 +17,7 @@ pub(crate) struct Slot {
     pub(crate) settings: config::Slot,
     pub(crate) server: Server,
     pub(crate) keeper: KeeperHandle,
+    pub(crate) build: BuildProgress,
     pub(crate) results: Results,
     pub(crate) machine: Machine,
 }

@@ -11,7 +11,7 @@ use edgeopt_models::bundle::{Limits, PublicKey, SignatureError, Trust};
 use edgeopt_runtime::memory::Budget;
 
 use super::Daemon;
-use super::backend::Lazily;
+use super::backend::executors;
 use super::commands::{Commands, Means};
 use super::inbound::{self, Addressees};
 use super::machine::Machine;
@@ -31,7 +31,7 @@ use crate::inputs::{FolderError, FolderWatch};
 use crate::link::{Environment, Link, LinkError, LinkOptions};
 use crate::protocol::{BlobRequest, MAX_CHUNK, SlotName, Topic, TopicName};
 use crate::pulse::Pulses;
-use crate::serve::{Server, ServerOptions, SlotStage, Turns, WatchCriteria};
+use crate::serve::{Executors, Server, ServerOptions, SlotStage, Turns, WatchCriteria};
 use crate::spool::{DropPolicy, FsyncPolicy, Spool, SpoolError, SpoolOptions};
 use crate::store::{Acceptance, Store, StoreError};
 
@@ -109,6 +109,19 @@ impl Daemon {
     /// # Errors
     /// See [`StartError`].
     pub fn start(config: &Config, agent_version: &str, environment: Environment) -> Result<Self, StartError> {
+        Self::start_on(executors(config), config, agent_version, environment)
+    }
+
+    /// The same with other backends than the configuration names.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_on(
+        executors: Executors,
+        config: &Config,
+        agent_version: &str,
+        environment: Environment,
+    ) -> Result<Self, StartError> {
         let started = Instant::now();
         let pulses = Pulses::default();
         let options = LinkOptions::new(config, agent_version);
@@ -131,7 +144,7 @@ impl Daemon {
             acceptance: acceptance(&config.trust)?,
             downloads: HttpClient::new(config.store.ca.as_deref())?,
             blobs: blobs.clone(),
-            backend: Arc::new(Lazily::new(config.engine.clone())),
+            executors,
             budget: budget.clone(),
             turns: Turns::new(config.engine.concurrent.map(|count| count as usize)),
             pulses: pulses.clone(),
@@ -256,7 +269,7 @@ struct Parts<'a> {
     acceptance: Acceptance,
     downloads: HttpClient,
     blobs: Blobs,
-    backend: Arc<Lazily>,
+    executors: Executors,
     budget: Option<Budget>,
     turns: Turns,
     pulses: Pulses,
@@ -304,12 +317,13 @@ impl Parts<'_> {
         };
         let stage = SlotStage::new(
             server.clone(),
-            Arc::clone(&self.backend) as _,
+            self.executors.clone(),
             self.budget.clone(),
             threads,
             criteria,
-            self.pulses.join(format!("loading into slot {name}")),
+            &self.pulses,
         );
+        let build = stage.progress();
         let fetcher = Fetcher::new(
             self.store.clone(),
             self.acceptance.clone(),
@@ -332,6 +346,7 @@ impl Parts<'_> {
             settings: settings.clone(),
             server,
             keeper: keeper.handle(),
+            build,
             results,
             machine: self.machine.clone(),
         };

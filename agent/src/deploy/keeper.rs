@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::engine::{Missing, is_tried};
 use super::machine::{Effect, Event, next};
 use super::record::{Installed, SlotRecord};
-use crate::protocol::{Generation, ReportedSlot, SlotName, SlotSpec};
+use crate::protocol::{EngineState, Generation, ReportedSlot, SlotName, SlotSpec};
 use crate::pulse::{Pulse, Pulses};
 use crate::store::Store;
 
@@ -73,13 +74,26 @@ pub enum Unloadable {
     Ever(String),
 }
 
-/// The serving side of a slot. Loading and testing may take long: who does it has a pulse of its own.
+/// How a bundle was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Loaded {
+    /// On the backend it is meant for.
+    Engine,
+    /// On a stand-in, as its engine has to be built first; [`Stage::missing`] says why.
+    StandIn,
+    /// Not at all: its engine has to be built first, and nothing stands in.
+    Missing(Missing),
+}
+
+/// The serving side of a slot. Loading and testing may take long: who does it has a pulse of its own. An engine whose key
+/// is `refused` counts as missing.
 pub trait Stage: Send {
-    /// Loads a bundle beside the model that answers, or instead of it if both do not fit.
+    /// Loads a bundle beside the model that answers, or instead of it if both do not fit. Where its engine is not at hand
+    /// and nothing answers, a stand-in is loaded. A build under way is given up.
     ///
     /// # Errors
     /// When it cannot be loaded; what answered before answers then.
-    fn stage(&mut self, bundle: &Path) -> Result<(), String>;
+    fn stage(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, String>;
 
     /// Reproduces the golden outputs with what was staged.
     ///
@@ -90,17 +104,41 @@ pub trait Stage: Send {
     /// Lets what was staged answer.
     fn switch(&mut self);
 
-    /// Loads a model that has answered before, and lets it answer.
+    /// Loads a model that has answered before, and lets it answer. A build under way is given up.
     ///
     /// # Errors
     /// When it cannot be loaded, now or ever; nothing answers then.
-    fn restore(&mut self, bundle: &Path) -> Result<(), Unloadable>;
+    fn restore(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, Unloadable>;
 
-    /// Gives up what was staged.
+    /// Gives up what was staged, and a build for anything but the model that answers.
     fn discard(&mut self);
 
-    /// Stops answering.
+    /// Stops answering, and gives up a build under way.
     fn empty(&mut self);
+
+    /// What is missing, if a stand-in answers for the model.
+    fn missing(&self) -> Option<Missing>;
+
+    /// Begins to build the engine of a bundle on another thread, in place of any other build under way.
+    fn build(&mut self, bundle: &Path);
+
+    /// The end of a build, once.
+    fn built(&mut self) -> Option<Result<(), String>>;
+
+    /// Loads the engine of the bundle that a stand-in answers for, tests it, lets it answer, and begins to judge it.
+    ///
+    /// # Errors
+    /// When it cannot be loaded or does not pass the test; the stand-in answers then.
+    fn upgrade(&mut self, bundle: &Path) -> Result<(), String>;
+
+    /// Lets the stand-in answer for a bundle whose engine misbehaves, which is called `refused` from now on.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, now or ever; nothing answers then.
+    fn stand_in(&mut self, bundle: &Path, refused: Missing) -> Result<(), Unloadable>;
+
+    /// What executes the model that answers.
+    fn backend(&self) -> Option<&'static str>;
 
     /// Begins to judge the model that answers, from the switch on if there was one.
     fn begin_watch(&mut self);
@@ -259,22 +297,61 @@ impl Worker {
             self.settle();
         }
         self.handle(Event::Started);
-        self.settle();
         while !self.handle.stopping.load(Ordering::Relaxed) {
+            if !self.awaits_engine() {
+                self.settle();
+            }
             self.pulse.beat(STEP);
             match received.recv_timeout(JUDGED_EVERY) {
                 Ok(event) => self.handle(event),
                 Err(RecvTimeoutError::Timeout) if self.is_due() => self.load_again(),
-                Err(RecvTimeoutError::Timeout) if self.record.watching && self.missing.is_none() => {
-                    match self.stage.verdict() {
-                        Verdict::Open => {}
-                        Verdict::Healthy => self.handle(Event::WatchPassed),
-                        Verdict::Unhealthy(reason) => self.handle(Event::WatchFailed(reason)),
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_judged = self.is_judged();
+                    if let Some(event) = noticed(self.stage.as_mut(), is_judged) {
+                        self.handle(event);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+        self.end();
+    }
+
+    /// The daemon ends because it was asked to: a build that this interrupts is not suspected of it.
+    fn end(&mut self) {
+        if let Some(engine) = self.record.engine.as_mut().filter(|engine| engine.starts > 0) {
+            engine.starts -= 1;
+            if let Err(error) = self.store.put_slot(&self.name, &self.record) {
+                tracing::warn!(slot = %self.name, "this start counts against the engine: {error}");
+            }
+        }
+    }
+
+    fn is_judged(&self) -> bool {
+        (self.record.watching || is_tried(&self.record)) && self.missing.is_none()
+    }
+
+    /// Whether the active model does not answer yet because its engine is being built.
+    fn awaits_engine(&self) -> bool {
+        let (active, engine) = (self.record.active.as_ref(), self.record.engine.as_ref());
+        active.zip(engine).is_some_and(|(active, engine)| {
+            active.sha256 == engine.sha256 && engine.state == EngineState::Building && !engine.stand_in
+        })
+    }
+
+    /// The key of the engine that was given up for this bundle.
+    fn refused(&self, sha256: &str) -> Option<String> {
+        let engine = self.record.engine.as_ref()?;
+        (engine.sha256 == sha256 && engine.state == EngineState::Failed).then(|| engine.key.clone())
+    }
+
+    /// That the model of this bundle, which answers or waits, has no engine.
+    fn engine_missing(&self, sha256: String, missing: Missing, stand_in: bool) -> Event {
+        tracing::warn!(slot = %self.name, "the engine of the model has to be built: {}", missing.why);
+        Event::EngineMissing {
+            sha256,
+            missing,
+            stand_in,
         }
     }
 
@@ -294,11 +371,25 @@ impl Worker {
     fn restore(&mut self, model: Installed) -> Option<Event> {
         self.pulse.rest();
         self.missing = None;
-        match self.stage.restore(&self.bundles.path(&model.sha256)) {
-            Ok(()) => {
+        let refused = self.refused(&model.sha256);
+        let restored = self
+            .stage
+            .restore(&self.bundles.path(&model.sha256), refused.as_deref());
+        self.restored(model, restored)
+    }
+
+    fn restored(&mut self, model: Installed, restored: Result<Loaded, Unloadable>) -> Option<Event> {
+        match restored {
+            Ok(Loaded::Missing(missing)) => Some(self.engine_missing(model.sha256, missing, false)),
+            Ok(loaded) => {
                 self.settle();
                 self.report();
-                None
+                match (loaded, self.stage.missing()) {
+                    (Loaded::StandIn, Some(missing)) => {
+                        Some(self.engine_missing(model.sha256, missing, true))
+                    }
+                    _ => self.record.engine.is_some().then_some(Event::EngineServes),
+                }
             }
             Err(Unloadable::Ever(reason)) => {
                 tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
@@ -315,6 +406,23 @@ impl Worker {
                 self.settle();
                 None
             }
+        }
+    }
+
+    fn stand_in(&mut self, model: Installed) -> Option<Event> {
+        let engine = self.record.engine.as_ref()?;
+        tracing::error!(slot = %self.name, "the engine is given up, a stand-in answers: {}", engine.reason);
+        let refused = Missing {
+            key: engine.key.clone(),
+            why: engine.reason.clone(),
+        };
+        self.pulse.rest();
+        match self.stage.stand_in(&self.bundles.path(&model.sha256), refused) {
+            Ok(()) => {
+                self.report();
+                None
+            }
+            Err(unloadable) => self.restored(model, Err(unloadable)),
         }
     }
 
@@ -342,10 +450,13 @@ impl Worker {
                 self.record = record;
             }
             for effect in effects {
-                let restores = matches!(effect, Effect::Restore(_));
+                let of_active = matches!(
+                    effect,
+                    Effect::Restore(_) | Effect::Upgrade(_) | Effect::StandIn(_) | Effect::LookForEngine
+                );
                 match self.perform(effect) {
                     // No other effect, a long download least of all, may come before a model that answers.
-                    Some(event) if restores => self.handle(event),
+                    Some(event) if of_active => self.handle(event),
                     event => events.extend(event),
                 }
             }
@@ -379,7 +490,15 @@ impl Worker {
             }
             Effect::Stage(model) => {
                 self.pulse.rest();
-                failed(self.stage.stage(&self.bundles.path(&model.sha256)), Event::Staged)
+                let refused = self.refused(&model.sha256);
+                match self
+                    .stage
+                    .stage(&self.bundles.path(&model.sha256), refused.as_deref())
+                {
+                    Ok(Loaded::Engine | Loaded::StandIn) => Some(Event::Staged),
+                    Ok(Loaded::Missing(missing)) => Some(self.engine_missing(model.sha256, missing, false)),
+                    Err(reason) => Some(Event::Failed(reason)),
+                }
             }
             Effect::SelfTest => {
                 self.pulse.rest();
@@ -395,6 +514,21 @@ impl Worker {
                 None
             }
             Effect::Restore(model) => self.restore(model),
+            Effect::Build(model) => {
+                self.stage.build(&self.bundles.path(&model.sha256));
+                None
+            }
+            Effect::Upgrade(model) => {
+                self.pulse.rest();
+                let upgraded = self.stage.upgrade(&self.bundles.path(&model.sha256));
+                Some(upgraded.map_or_else(Event::EngineFailed, |()| Event::EngineSwitched))
+            }
+            Effect::StandIn(model) => self.stand_in(model),
+            Effect::LookForEngine => {
+                let active = self.record.active.as_ref().map(|active| active.sha256.clone());
+                let (sha256, missing) = active.zip(self.stage.missing())?;
+                Some(self.engine_missing(sha256, missing, true))
+            }
             Effect::Discard => {
                 // The model that gave way is loaded again.
                 self.pulse.rest();
@@ -422,7 +556,10 @@ impl Worker {
         if self.missing.is_some() {
             return;
         }
-        let slot = self.record.reported();
+        let slot = ReportedSlot {
+            backend: self.stage.backend().map(str::to_owned),
+            ..self.record.reported()
+        };
         tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
     }
 
@@ -430,22 +567,15 @@ impl Worker {
         self.pulse.beat(FETCH_SPEAKS);
         let (own, record) = (self.record.generation, &self.record);
         let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
-        // A download may last; the model that answers is judged all the same.
-        let watched = self.record.watching.then(|| RefCell::new(&mut self.stage));
+        // A download may last; the model that answers is judged all the same, and gets its engine.
+        let (backend, is_judged) = (self.stage.backend(), self.is_judged());
+        let stage = RefCell::new(&mut self.stage);
         let (judgement, judged) = (RefCell::new(None), Cell::new(Instant::now()));
         let superseded = || {
             pulse.beat(FETCH_SPEAKS);
-            if let Some(stage) = &watched
-                && judged.get().elapsed() >= JUDGED_EVERY
-            {
+            if judgement.borrow().is_none() && judged.get().elapsed() >= JUDGED_EVERY {
                 judged.set(Instant::now());
-                match stage.borrow_mut().verdict() {
-                    Verdict::Open => {}
-                    Verdict::Healthy => drop(judgement.replace(Some(Event::WatchPassed))),
-                    Verdict::Unhealthy(reason) => {
-                        judgement.replace(Some(Event::WatchFailed(reason)));
-                    }
-                }
+                judgement.replace(noticed(stage.borrow_mut().as_mut(), is_judged));
             }
             handle.newest.load(Ordering::Relaxed) > own.0
                 || handle.interrupted.load(Ordering::Relaxed)
@@ -455,6 +585,7 @@ impl Worker {
             let reason = (!what.is_empty()).then(|| what.to_owned());
             let slot = ReportedSlot {
                 reason,
+                backend: backend.map(str::to_owned),
                 ..record.reported()
             };
             tell(handle, reported, own, slot);
@@ -463,11 +594,29 @@ impl Worker {
             superseded: &superseded,
             waits_for: &waits_for,
         };
-        match self.bundles.fetch(spec, &fetching) {
-            Ok(()) => Some(Event::Fetched),
-            Err(FetchError::Permanent(reason)) => Some(Event::Failed(reason)),
-            Err(FetchError::Superseded) => judgement.take(),
+        let fetched = self.bundles.fetch(spec, &fetching);
+        match (fetched, judgement.take()) {
+            // A build ends once: that goes first, and the bundle is fetched again after it, which finds it.
+            (_, Some(event @ (Event::EngineBuilt | Event::EngineFailed(_)))) => Some(event),
+            (Ok(()), _) => Some(Event::Fetched),
+            (Err(FetchError::Permanent(reason)), _) => Some(Event::Failed(reason)),
+            (Err(FetchError::Superseded), event) => event,
         }
+    }
+}
+
+/// What a slot shows by itself: the end of a build, or a judgement of the model that answers.
+fn noticed(stage: &mut dyn Stage, is_judged: bool) -> Option<Event> {
+    if let Some(built) = stage.built() {
+        return Some(built.map_or_else(Event::EngineFailed, |()| Event::EngineBuilt));
+    }
+    if !is_judged {
+        return None;
+    }
+    match stage.verdict() {
+        Verdict::Open => None,
+        Verdict::Healthy => Some(Event::WatchPassed),
+        Verdict::Unhealthy(reason) => Some(Event::WatchFailed(reason)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The decisions. Pure: a record and what happened in, the new record and what to do out.
 
+use super::engine::{self, Missing};
 use super::record::{Installed, SlotRecord};
-use crate::protocol::{Generation, Phase, SlotSpec};
+use crate::protocol::{EngineState, Generation, Phase, SlotSpec};
 
 /// Starts of the daemon that a watched model gets: one that is still being watched at the next start is suspected to
 /// have brought it down.
@@ -39,6 +40,25 @@ pub enum Event {
     RollbackAsked,
     /// The slot is empty now.
     Emptied,
+    /// A model has no engine at hand.
+    EngineMissing {
+        /// Digest of its bundle.
+        sha256: String,
+        /// What is missing.
+        missing: Missing,
+        /// Whether it answers meanwhile, on another backend; otherwise it is not loaded.
+        stand_in: bool,
+    },
+    /// The engine was built, and is at hand.
+    EngineBuilt,
+    /// Requests of the active model go to the new engine.
+    EngineSwitched,
+    /// The active model was loaded with its engine, of which something is noted.
+    EngineServes,
+    /// The engine cannot be built, or does not pass its test.
+    EngineFailed(String),
+    /// The operator asks to build an engine again that has failed.
+    RebuildAsked,
 }
 
 /// What to do. Every effect may be begun again after a power cut.
@@ -46,7 +66,7 @@ pub enum Event {
 pub enum Effect {
     /// Bring the bundle into the store and verify it; answer `Fetched` or `Failed`.
     Fetch(SlotSpec),
-    /// Load its engine; answer `Staged` or `Failed`.
+    /// Load its engine, or let another backend stand in for it; answer `Staged`, `EngineMissing` or `Failed`.
     Stage(Installed),
     /// Run the golden inputs; answer `SelfTested` or `Failed`.
     SelfTest,
@@ -54,8 +74,17 @@ pub enum Effect {
     Switch,
     /// Watch it; answer `WatchPassed` or `WatchFailed`.
     Watch,
-    /// Load a model that answered before and let it answer; nothing is answered, or `ActiveUnusable`.
+    /// Load a model that answered before and let it answer; nothing is answered, or `ActiveUnusable`, `EngineMissing`,
+    /// `EngineServes`.
     Restore(Installed),
+    /// Build its engine on another thread; `EngineBuilt` or `EngineFailed` come later.
+    Build(Installed),
+    /// Load and test the engine of the active model, and let it answer; answer `EngineSwitched` or `EngineFailed`.
+    Upgrade(Installed),
+    /// Let another backend answer for the active model again; nothing is answered, or `ActiveUnusable`.
+    StandIn(Installed),
+    /// If another backend stands in for the active model's, answer `EngineMissing`.
+    LookForEngine,
     /// Give up what was staged.
     Discard,
     /// Stop answering; answer `Emptied`.
@@ -84,17 +113,18 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
             advance(&mut record, Phase::SelfTested, |_| vec![Effect::Switch])
         }
         Event::Switched if record.phase == Phase::SelfTested => switched(&mut record),
-        Event::WatchPassed if record.watching => {
+        Event::WatchPassed if record.watching || engine::is_tried(&record) => {
+            if engine::is_tried(&record) {
+                record.engine = None;
+            }
             record.watching = false;
             record.starts = 0;
             go_on(&record, vec![Effect::Report, Effect::Collect])
         }
-        Event::Failed(reason) if is_under_way(record.phase) => {
-            record.phase = Phase::Failed;
-            record.reason = Some(reason);
-            vec![Effect::Discard, Effect::Report, Effect::Collect]
+        Event::Failed(reason) if is_under_way(record.phase) => deployment_failed(&mut record, reason),
+        Event::WatchFailed(reason) if record.watching || engine::is_tried(&record) => {
+            watch_failed(&mut record, reason)
         }
-        Event::WatchFailed(reason) if record.watching => watch_failed(&mut record, reason),
         Event::ActiveUnusable(reason) => active_unusable(&mut record, reason),
         Event::RollbackAsked => {
             let effects = rolled_back(&mut record, "asked for by the operator".into());
@@ -106,7 +136,33 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
             record.previous = None;
             record.watching = false;
             record.reason = None;
+            record.engine = None;
             vec![Effect::Report, Effect::Collect]
+        }
+        Event::EngineMissing {
+            sha256,
+            missing,
+            stand_in,
+        } => engine::missing(&mut record, sha256, missing, stand_in),
+        Event::EngineBuilt => {
+            let effects = engine::built(&mut record);
+            // What comes of an upgrade goes on.
+            match effects.last() {
+                Some(Effect::Upgrade(_)) => effects,
+                _ => go_on(&record, effects),
+            }
+        }
+        Event::EngineSwitched if engine::is_tried(&record) => {
+            go_on(&record, vec![Effect::Report, Effect::Watch])
+        }
+        Event::EngineServes => engine::serves(&mut record),
+        Event::EngineFailed(reason) => {
+            let effects = engine::failed(&mut record, reason);
+            go_on(&record, effects)
+        }
+        Event::RebuildAsked => {
+            let effects = engine::asked_again(&mut record);
+            go_on(&record, effects)
         }
         // Late answers to effects that a newer event has made pointless.
         Event::Fetched
@@ -116,6 +172,7 @@ pub fn next(record: &SlotRecord, event: Event) -> (SlotRecord, Vec<Effect>) {
         | Event::Failed(_)
         | Event::WatchPassed
         | Event::WatchFailed(_)
+        | Event::EngineSwitched
         | Event::Emptied => Vec::new(),
     };
     (record, effects)
@@ -137,6 +194,7 @@ fn advance(
 /// that left something on disk.
 fn started(record: &mut SlotRecord) -> Vec<Effect> {
     let mut effects = Vec::new();
+    engine::started(record);
     record.starts += u32::from(record.watching);
     if record.watching && record.starts > MOST_STARTS {
         let reason = format!(
@@ -177,6 +235,7 @@ fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpe
     let Some(spec) = spec else {
         record.desired = None;
         record.reason = None;
+        record.engine = None;
         let nothing = record.active.is_none() && record.phase == Phase::Absent;
         return if nothing {
             vec![Effect::Report]
@@ -192,11 +251,16 @@ fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpe
     if same(&record.active) {
         // A generation that changed something else, or that returns to what answers anyway.
         let under_way = record.phase != Phase::Active;
+        let resumed = engine::resume(record);
+        engine::forget_others(record, &spec.sha256);
         record.desired = Some(spec);
         record.phase = Phase::Active;
         record.reason = None;
         return if under_way {
-            vec![Effect::Discard, Effect::Report]
+            [Effect::Discard, Effect::Report]
+                .into_iter()
+                .chain(resumed)
+                .collect()
         } else {
             vec![Effect::Report]
         };
@@ -208,6 +272,12 @@ fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpe
     {
         return vec![Effect::Report];
     }
+    // The operator wants it anew: an engine that could not be built for it is tried again.
+    let failed = |engine: &mut engine::EngineRecord| {
+        engine.sha256 == spec.sha256 && engine.state == EngineState::Failed
+    };
+    record.engine.take_if(failed);
+    engine::forget_others(record, &spec.sha256);
     record.desired = Some(spec.clone());
     record.phase = Phase::Downloading;
     record.reason = None;
@@ -224,17 +294,38 @@ fn switched(record: &mut SlotRecord) -> Vec<Effect> {
     if !record.watching || record.previous.is_none() {
         record.previous = record.active.take();
     }
+    // It has passed the test of the deployment, and is watched with the model.
+    record
+        .engine
+        .take_if(|engine| engine.sha256 != new.sha256 || engine.state != EngineState::Failed);
     record.active = Some(new);
     record.phase = Phase::Active;
     record.watching = true;
     record.starts = 0;
     record.reason = None;
-    vec![Effect::Report, Effect::Watch]
+    vec![Effect::Report, Effect::Watch, Effect::LookForEngine]
 }
 
 fn watch_failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
-    let effects = rolled_back(record, reason);
+    let effects = match engine::misbehaved(record, &reason) {
+        Some(effects) => effects,
+        None if record.watching => rolled_back(record, reason),
+        // Nothing to return to: a model that answers badly is better than none.
+        None => {
+            record.engine = None;
+            vec![Effect::Report]
+        }
+    };
     go_on(record, effects)
+}
+
+/// What is desired does not come; what answers, answers on.
+pub(super) fn deployment_failed(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+    record.phase = Phase::Failed;
+    record.reason = Some(reason);
+    let mut effects = vec![Effect::Discard, Effect::Report, Effect::Collect];
+    effects.extend(engine::resume(record));
+    effects
 }
 
 /// The effects, and the download that they interrupted: a newer generation may be on its way, perhaps for as long as its
@@ -243,6 +334,7 @@ fn go_on(record: &SlotRecord, mut effects: Vec<Effect>) -> Vec<Effect> {
     if let (Some(spec), Phase::Downloading) = (&record.desired, record.phase) {
         effects.push(Effect::Fetch(spec.clone()));
     }
+    effects.extend(engine::go_on(record));
     effects
 }
 
@@ -258,6 +350,15 @@ fn is_under_way(phase: Phase) -> bool {
 /// otherwise a newer generation is under way or has ended, and that is its own affair.
 fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     let previous = record.previous.take();
+    let of_active = |engine: &mut engine::EngineRecord| {
+        record
+            .active
+            .as_ref()
+            .is_some_and(|active| active.sha256 == engine.sha256)
+    };
+    if previous.is_some() {
+        record.engine.take_if(of_active);
+    }
     if record.phase == Phase::Active {
         record.phase = Phase::Failed;
         record.given_up = record.active.as_ref().map(|active| active.sha256.clone());
@@ -279,7 +380,7 @@ fn rolled_back(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     effects
 }
 
-fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
+pub(super) fn active_unusable(record: &mut SlotRecord, reason: String) -> Vec<Effect> {
     if record.previous.is_some() {
         return rolled_back(record, reason);
     }
@@ -550,7 +651,7 @@ mod tests {
             let mut record = active(&SlotRecord::default(), 1, "1");
             let (mut generation, mut tested) = (1, vec![spec("1").sha256]);
             for _ in 0..40 {
-                let event = match random(11) {
+                let event = match random(17) {
                     0 => Event::Started,
                     1 => {
                         generation += random(2);
@@ -564,6 +665,20 @@ mod tests {
                     7 => Event::Failed("for a reason".into()),
                     8 => Event::RollbackAsked,
                     9 => Event::Emptied,
+                    10 => Event::EngineMissing {
+                        sha256: spec(&random(4).to_string()).sha256,
+                        missing: Missing {
+                            key: random(2).to_string(),
+                            why: "none was built".into(),
+                        },
+                        // As the stage answers: what answers already goes on where nothing stands in.
+                        stand_in: true,
+                    },
+                    11 => Event::EngineBuilt,
+                    12 => Event::EngineSwitched,
+                    13 => Event::EngineServes,
+                    14 => Event::EngineFailed("no tactic".into()),
+                    15 => Event::RebuildAsked,
                     _ => Event::Fetched,
                 };
                 let before = record.clone();
@@ -580,7 +695,18 @@ mod tests {
                     tested.contains(&active.sha256),
                     "{event:?}: {active:?} was never tested"
                 );
+                if let Some(engine) = &record.engine {
+                    let of_active = engine.sha256 == active.sha256;
+                    let of_desired = record
+                        .desired
+                        .as_ref()
+                        .is_some_and(|spec| spec.sha256 == engine.sha256);
+                    assert!(of_active || of_desired, "{event:?} on {before:?}: {record:?}");
+                }
                 for effect in effects {
+                    if let Effect::Upgrade(model) | Effect::StandIn(model) = &effect {
+                        assert_eq!(Some(model), record.active.as_ref(), "of what does not answer");
+                    }
                     if let Effect::Restore(model) = effect {
                         assert_eq!(
                             Some(&model),

@@ -4,12 +4,15 @@
 //! power cut; it is on disk before an effect begins, and every effect can be begun again. [`Keeper`] does the effects of
 //! one slot on a thread of its own, through the traits [`Bundles`] and [`Stage`].
 
+mod engine;
 mod keeper;
 pub mod machine;
 mod record;
 
+pub use engine::{EngineRecord, Missing};
 pub use keeper::{
-    Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Report, Stage, Unloadable, Verdict,
+    Bundles, FETCH_SPEAKS, FetchError, Fetching, Keeper, KeeperHandle, Loaded, Report, Stage, Unloadable,
+    Verdict,
 };
 pub use machine::{Effect, Event, next};
 pub use record::{Installed, SlotRecord};

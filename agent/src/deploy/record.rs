@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::engine::EngineRecord;
 use crate::protocol::{Generation, Phase, ReportedSlot, SlotSpec};
 use crate::store::BundleDigest;
 
@@ -50,10 +51,13 @@ pub struct SlotRecord {
     /// Digest of the model that had to be given up after it had answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub given_up: Option<String>,
+    /// An engine that is built, tried, or cannot be had; `None` = what answers or is under way needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineRecord>,
 }
 
 impl SlotRecord {
-    /// What the device reports.
+    /// What the device reports, but for the backend, which the record does not know.
     pub fn reported(&self) -> ReportedSlot {
         let version =
             |installed: &Option<Installed>| installed.as_ref().map(|installed| installed.version.clone());
@@ -65,7 +69,23 @@ impl SlotRecord {
             reason: self.reason.clone(),
             generation: (self.generation > Generation::default()).then_some(self.generation),
             desired_sha256: self.desired.as_ref().map(|spec| spec.sha256.clone()),
+            backend: None,
+            engine: self.engine_shown().map(EngineRecord::reported),
         }
+    }
+
+    /// What is noted of the engine of the model that answers, or of the one that is under way.
+    fn engine_shown(&self) -> Option<&EngineRecord> {
+        let engine = self.engine.as_ref()?;
+        let of_active = self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.sha256 == engine.sha256);
+        let desired = self
+            .desired
+            .as_ref()
+            .is_some_and(|spec| spec.sha256 == engine.sha256);
+        (of_active || desired && self.phase == Phase::Verified).then_some(engine)
     }
 
     /// Bundles that must stay on disk. What the operator wrongly calls a digest is none of them.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use edgeopt_agent::config::{Config, Listen};
 use edgeopt_agent::daemon::Overview;
+use edgeopt_agent::protocol::EngineState;
 use edgeopt_models::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -130,11 +131,24 @@ fn page(overview: &Overview) -> String {
             (Some(model), Some(version)) => format!("{model} {version}"),
             _ => "no model".to_owned(),
         };
+        let backend = slot.reported.backend.as_ref();
+        let model = backend.map_or_else(|| model.clone(), |backend| format!("{model} on {backend}"));
         let _ = writeln!(
             page,
             "slot {name}  {phase}, {model}: {} answered, {} failed, {} dropped, {} waiting, {:.2} ms median, {:.2} ms p99",
             slot.answered, slot.failed, slot.dropped, slot.waiting, slot.p50_ms, slot.p99_ms
         );
+        if let Some(engine) = &slot.reported.engine {
+            let state = match (engine.state, slot.build) {
+                (EngineState::Building, Some(build)) => {
+                    format!("has been built for {} s, {} steps", build.elapsed_s, build.steps)
+                }
+                (EngineState::Building, None) => "is to be built".to_owned(),
+                (EngineState::Trying, _) => "is on trial".to_owned(),
+                (EngineState::Failed, _) => "has failed".to_owned(),
+            };
+            let _ = writeln!(page, "  its engine {state}: {}", engine.reason);
+        }
         if let Some(reason) = &slot.reported.reason {
             let _ = writeln!(page, "  {reason}");
         }

@@ -52,7 +52,7 @@ pub enum Failure {
     /// It says why.
     Refused(String),
     /// It has not finished in time; its last word.
-    Late(Option<ReportedSlot>),
+    Late(Option<Box<ReportedSlot>>),
     /// Somebody else changed what it should run meanwhile.
     Superseded(Generation),
     /// The broker has lost what these slots should hold, and a desired state without them would empty them. The device
@@ -234,7 +234,7 @@ impl Course<'_, '_> {
         while let Some((device, _)) = self.under_way.iter().find(late) {
             let device = device.clone();
             let last = self.under_way.remove(&device).and_then(|way| way.last);
-            self.finish(device, Err(Failure::Late(last)));
+            self.finish(device, Err(Failure::Late(last.map(Box::new))));
         }
     }
 

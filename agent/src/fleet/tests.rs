@@ -51,11 +51,8 @@ fn reported(generation: u64, slots: &[(&str, Phase)]) -> ReportedState {
     let slot = |phase| ReportedSlot {
         phase,
         active_version: (phase == Phase::Active).then(|| "2".into()),
-        previous_version: None,
-        watched: false,
         reason: (phase == Phase::Failed).then(|| "no room".into()),
-        generation: None,
-        desired_sha256: None,
+        ..ReportedSlot::default()
     };
     ReportedState {
         generation: Generation(generation),

@@ -11,7 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::daemon::overview::Observer;
+use crate::daemon::overview::{Observer, SlotOverview};
+use crate::protocol::EngineState;
 use crate::serve::{Health, LATENCY_BOUNDS_MS};
 
 /// The content type of the format.
@@ -120,12 +121,52 @@ impl Collector for Source {
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }
         slots(&mut encoder, &self.0.health())?;
-        let mut waiting =
-            encoder.encode_descriptor("slot_waiting_inputs", "Inputs that wait", None, MetricType::Gauge)?;
+        type Value = fn(&SlotOverview) -> u64;
+        let gauges: [(&str, &str, Option<Unit>, Value); 4] = [
+            ("slot_waiting_inputs", "Inputs that wait", None, |slot| {
+                slot.waiting as u64
+            }),
+            (
+                "slot_engine_build",
+                "How long the engine's build under way has taken; 0 without one",
+                Some(Unit::Seconds),
+                |slot| slot.build.map_or(0, |build| build.elapsed_s.max(1)),
+            ),
+            (
+                "slot_engine_build_steps",
+                "Steps done of the engine's build under way",
+                None,
+                |slot| slot.build.map_or(0, |build| build.steps),
+            ),
+            (
+                "slot_engine_failed",
+                "Whether the engine cannot be built or misbehaved, and another backend answers",
+                None,
+                |slot| {
+                    let engine = slot.reported.engine.as_ref();
+                    u64::from(engine.is_some_and(|engine| engine.state == EngineState::Failed))
+                },
+            ),
+        ];
+        for (name, help, unit, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+            for (slot, state) in &overview.slots {
+                let labels = [("slot", slot.as_str())];
+                let gauge = ConstGauge::new(value(state) as i64);
+                gauge.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let mut backends = encoder.encode_descriptor(
+            "slot_backend",
+            "What executes the model that answers",
+            None,
+            MetricType::Gauge,
+        )?;
         for (slot, state) in &overview.slots {
-            let labels = [("slot", slot.as_str())];
-            let gauge = ConstGauge::new(state.waiting as i64);
-            gauge.encode(waiting.encode_family(&labels)?)?;
+            if let Some(backend) = &state.reported.backend {
+                let labels = [("slot", slot.as_str()), ("backend", backend.as_str())];
+                ConstGauge::new(1i64).encode(backends.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }

@@ -43,6 +43,11 @@ pub enum Action {
         /// Where.
         slot: SlotName,
     },
+    /// Build the engine of the model that answers again, which could not be built or misbehaved.
+    Rebuild {
+        /// Where.
+        slot: SlotName,
+    },
     /// Report every kind of telemetry now.
     Report {},
 }

@@ -24,6 +24,9 @@ pub use generation::Generation;
 pub use name::{DeviceId, InvalidName, SlotName, TopicName};
 pub use prediction::{Prediction, RawOutput};
 pub use result::{DecodeError, EncodeError, Encoding, ResultMessage};
-pub use state::{DesiredState, ModelSource, Phase, ReportedSlot, ReportedState, SlotSpec, Status};
+pub use state::{
+    DesiredState, EngineState, ModelSource, Phase, ReportedEngine, ReportedSlot, ReportedState, SlotSpec,
+    Status,
+};
 pub use telemetry::{Fan, Latency, Sample, Telemetry};
 pub use topic::{ParseTopicError, Topic, Writer};

@@ -76,7 +76,7 @@ pub enum Phase {
 }
 
 /// One slot as a device reports it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReportedSlot {
     /// How far the desired model has come.
@@ -98,6 +98,35 @@ pub struct ReportedSlot {
     /// SHA-256 of the bundle that this generation asks for; absent when it asks for an empty slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_sha256: Option<String>,
+    /// What executes the model that answers: `tensorrt`, `cpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Its engine, while it is not as it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine: Option<ReportedEngine>,
+}
+
+/// An engine that is built while another backend answers, or the slot waits for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReportedEngine {
+    /// How far it has come.
+    pub state: EngineState,
+    /// Why it is built; why there is none, and what happens next, when it has failed.
+    pub reason: String,
+}
+
+/// How far an engine has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum EngineState {
+    /// It is built in the background.
+    Building,
+    /// It was built, and is tested or watched: what answered before comes back if it misbehaves.
+    Trying,
+    /// It cannot be built, or misbehaved.
+    Failed,
 }
 
 /// What a device runs.

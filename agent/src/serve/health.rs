@@ -31,6 +31,8 @@ pub struct Health {
     /// Latencies of all answers together, milliseconds.
     pub latency_sum_ms: f64,
     latencies_ms: VecDeque<f32>,
+    /// What executes the model whose answers these latencies are of.
+    backend: &'static str,
 }
 
 /// Latency of the last answers, milliseconds.
@@ -44,7 +46,15 @@ pub struct LatencySummary {
 }
 
 impl Health {
-    pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: Option<&str>) {
+    /// From now on latencies are those of this backend: what another one took says nothing about it.
+    pub(super) fn measure(&mut self, backend: &'static str) {
+        if self.backend != backend {
+            self.backend = backend;
+            self.latencies_ms.clear();
+        }
+    }
+
+    pub(super) fn answered_in(&mut self, latency_ms: f64, non_finite: Option<&str>, backend: &'static str) {
         self.answered += 1;
         let bucket = LATENCY_BOUNDS_MS.partition_point(|bound| *bound < latency_ms);
         if let Some(count) = self.latency_counts.get_mut(bucket) {
@@ -54,6 +64,10 @@ impl Health {
         if let Some(what) = non_finite {
             self.non_finite += 1;
             self.last_non_finite = Some(what.to_owned());
+        }
+        // The last answers of a model that was replaced may come after the switch.
+        if self.backend != backend {
+            return;
         }
         if self.latencies_ms.len() == KEPT {
             self.latencies_ms.pop_front();
@@ -147,8 +161,9 @@ pub(super) fn judge(
     if answered < criteria.answers && !over {
         return Verdict::Open;
     }
-    // A few answers are enough to tell ten times as slow.
+    // A few answers are enough to tell ten times as slow; another backend has a speed of its own.
     if let Some(slowdown) = criteria.slowdown
+        && now.backend == watch.before.backend
         && answered >= criteria.answers.min(ENOUGH)
     {
         let own = now.latency_of_last(answered).p50_ms;
@@ -170,11 +185,11 @@ mod tests {
     fn after(answers: u64, latency: f64, failed: u64, non_finite: bool) -> (Watch, Health) {
         let mut before = Health::default();
         for _ in 0..10 {
-            before.answered_in(2.0, None);
+            before.answered_in(2.0, None, "");
         }
         let mut now = before.clone();
         for _ in 0..answers {
-            now.answered_in(latency, non_finite.then_some("NaN in output \"y\""));
+            now.answered_in(latency, non_finite.then_some("NaN in output \"y\""), "");
         }
         now.failed += failed;
         (
@@ -189,6 +204,39 @@ mod tests {
     fn verdict(answers: u64, latency: f64, failed: u64, non_finite: bool) -> Verdict {
         let (watch, now) = after(answers, latency, failed, non_finite);
         judge(&WatchCriteria::default(), &watch, &now, watch.since)
+    }
+
+    #[test]
+    fn the_speed_of_another_backend_says_nothing() {
+        for (from, to) in [("tensorrt", "cpu"), ("cpu", "tensorrt")] {
+            let mut before = Health::default();
+            before.measure(from);
+            (0..10).for_each(|_| before.answered_in(2.0, None, from));
+            let (watch, mut now) = (
+                Watch {
+                    since: Instant::now(),
+                    before: before.clone(),
+                },
+                before,
+            );
+            now.measure(to);
+            // One that was still under way at the switch.
+            now.answered_in(2.0, None, from);
+            (0..49).for_each(|_| now.answered_in(500.0, None, to));
+            assert_eq!(now.latency().p50_ms, 500.0);
+            let verdict =
+                |now: &Health, watch: &Watch| judge(&WatchCriteria::default(), watch, now, watch.since);
+            assert_eq!(verdict(&now, &watch), Verdict::Healthy);
+            // The next model on the same backend is compared with that, not with what came before it.
+            let next = Watch {
+                since: Instant::now(),
+                before: now.clone(),
+            };
+            (0..50).for_each(|_| now.answered_in(4000.0, None, to));
+            assert_eq!(verdict(&now, &next), Verdict::Healthy);
+            (0..50).for_each(|_| now.answered_in(5001.0, None, to));
+            assert!(matches!(verdict(&now, &next), Verdict::Unhealthy(_)));
+        }
     }
 
     #[test]

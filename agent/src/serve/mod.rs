@@ -5,7 +5,9 @@
 
 mod answer;
 mod batch;
+mod building;
 mod health;
+mod loading;
 mod model;
 mod non_finite;
 mod server;
@@ -13,8 +15,9 @@ mod stage;
 mod turns;
 
 pub use answer::Answer;
+pub use building::BuildProgress;
 pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
 pub use model::{Input, LoadError, LoadedModel};
 pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
-pub use stage::SlotStage;
+pub use stage::{Executors, SlotStage};
 pub use turns::{Turn, Turns};

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Precision, Trust};
-use edgeopt_models::{Bytes, Tensor};
+use edgeopt_models::{Bytes, MappedPart, Tensor};
 use edgeopt_runtime::dataset::decode_arrays;
-use edgeopt_runtime::memory::{Budget, BudgetError};
+use edgeopt_runtime::memory::BudgetError;
 use edgeopt_runtime::pipeline::{Geometry, preprocess};
 use edgeopt_runtime::{
-    Backend, BundleEngines, CompileOptions, Engine, ModelSource, OnStep, RuntimeError, TensorSpec,
-    compile_declared,
+    AtHand, Backend, BundleEngines, CompileOptions, Engine, ModelSource, RuntimeError, TensorSpec,
+    compile_declared, declared_options,
 };
 
 use super::non_finite::NonFinite;
@@ -44,6 +44,9 @@ pub enum LoadError {
     /// The backend refuses the model.
     #[error(transparent)]
     Runtime(RuntimeError),
+    /// An error in this program.
+    #[error("it ended unexpectedly; the log says where: please report this")]
+    Panicked,
 }
 
 impl From<RuntimeError> for LoadError {
@@ -70,17 +73,22 @@ pub struct LoadedModel {
     pub manifest: Manifest,
     pub(super) engine: Arc<dyn Engine>,
     pub(super) output_names: Vec<String>,
+    /// What executes it: `tensorrt`, `cpu`.
+    pub backend: &'static str,
     path: PathBuf,
     /// By output: what its golden outputs hold; read when it is first asked for.
     expected: OnceLock<Vec<NonFinite>>,
 }
 
-impl LoadedModel {
-    /// Loads the bundle at `path`, whose digest and signature were checked when it came into the store.
-    ///
-    /// # Errors
-    /// See [`LoadError`].
-    pub fn load(path: &Path, backend: &dyn Backend, options: &CompileOptions) -> Result<Self, LoadError> {
+/// A bundle that was read, whose digest and signature were checked when it came into the store.
+pub(super) struct Opened {
+    manifest: Manifest,
+    onnx: MappedPart,
+    pub(super) path: PathBuf,
+}
+
+impl Opened {
+    pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
         let open = || {
             File::open(path).map_err(|source| LoadError::Io {
                 path: path.into(),
@@ -94,22 +102,65 @@ impl LoadedModel {
         let (manifest, _) =
             bundle::read_manifest(open()?, &Limits::default(), &Trust::Unchecked).map_err(bad)?;
         let onnx = bundle::map_member(path, bundle::MODEL).map_err(bad)?;
-        let options = CompileOptions {
-            engines: Some(BundleEngines::of(path, &manifest)),
-            ..options.clone()
-        };
-        let engine = compile_declared(&manifest, ModelSource::Mapped(&onnx), backend, &options)?;
         Ok(Self {
+            manifest,
+            onnx,
+            path: path.into(),
+        })
+    }
+
+    fn options(&self, options: &CompileOptions) -> CompileOptions {
+        CompileOptions {
+            engines: Some(BundleEngines::of(&self.path, &self.manifest)),
+            ..options.clone()
+        }
+    }
+
+    /// Whether its engine is at hand.
+    pub(super) fn look_up(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<AtHand, LoadError> {
+        let options = declared_options(&self.manifest, &self.options(options));
+        Ok(backend.look_up(ModelSource::Mapped(&self.onnx), &options)?)
+    }
+
+    /// Builds its engine, so that loading finds it.
+    pub(super) fn build(&self, backend: &dyn Backend, options: &CompileOptions) -> Result<(), LoadError> {
+        let options = declared_options(&self.manifest, &self.options(options));
+        Ok(backend.build(ModelSource::Mapped(&self.onnx), &options)?)
+    }
+
+    pub(super) fn load(
+        &self,
+        backend: &dyn Backend,
+        options: &CompileOptions,
+    ) -> Result<LoadedModel, LoadError> {
+        let options = self.options(options);
+        let engine = compile_declared(&self.manifest, ModelSource::Mapped(&self.onnx), backend, &options)?;
+        Ok(LoadedModel {
             output_names: engine
                 .outputs()
                 .iter()
                 .map(|spec| spec.name.to_string())
                 .collect(),
-            manifest,
+            backend: backend.name(),
+            manifest: self.manifest.clone(),
             engine,
-            path: path.into(),
+            path: self.path.clone(),
             expected: OnceLock::new(),
         })
+    }
+}
+
+impl LoadedModel {
+    /// Loads the bundle at `path`, whose digest and signature were checked when it came into the store.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(path: &Path, backend: &dyn Backend, options: &CompileOptions) -> Result<Self, LoadError> {
+        Opened::read(path)?.load(backend, options)
     }
 
     /// The inputs of one request: an image as the bundle declares, or arrays in NumPy's formats.
@@ -283,15 +334,5 @@ fn least_sqnr_db(precision: Precision) -> f64 {
         Precision::Fp32 => 40.0,
         Precision::Fp16 => 30.0,
         Precision::Int8 => 12.0,
-    }
-}
-
-/// How models are compiled here.
-pub(super) fn compile_options(threads: usize, budget: Option<Budget>, on_step: OnStep) -> CompileOptions {
-    CompileOptions {
-        threads,
-        budget,
-        on_step: Some(on_step),
-        ..CompileOptions::default()
     }
 }

@@ -179,6 +179,11 @@ impl Server {
         })
     }
 
+    /// The slot's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
     /// Hands an input over. Never blocks.
     pub fn submit(&self, job: Job) -> Submitted {
         let mut state = lock(&self.shared.state);
@@ -219,6 +224,7 @@ impl Server {
 
     /// Lets `model` answer from now on. Inputs that wait are answered by it; those being answered end with the old one.
     pub fn switch(&self, model: Arc<LoadedModel>) {
+        lock(&self.shared.health).measure(model.backend);
         let mut state = lock(&self.shared.state);
         state.model = Some(model);
         state.swapping = false;
@@ -459,7 +465,7 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], g
         job.received.elapsed().as_secs_f64() * 1e3,
         model.unexpected(outputs),
     );
-    lock(&shared.health).answered_in(latency_ms, unexpected.as_deref());
+    lock(&shared.health).answered_in(latency_ms, unexpected.as_deref(), model.backend);
     (job.reply)(Ok(Answer {
         prediction,
         model: model.manifest.name.clone(),

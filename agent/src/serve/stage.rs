@@ -4,59 +4,114 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use edgeopt_models::Bytes;
 use edgeopt_runtime::memory::Budget;
-use edgeopt_runtime::{Backend, OnStep, RuntimeError};
+use edgeopt_runtime::{Backend, RuntimeError};
 
+use super::building::{BuildProgress, Building};
 use super::health::{Watch, WatchCriteria, judge};
-use super::model::{LoadError, LoadedModel, compile_options};
+use super::loading::LoadFailure;
+use super::model::{LoadError, LoadedModel, Opened};
 use super::server::Server;
-use crate::deploy::{Stage, Unloadable, Verdict};
-use crate::pulse::Pulse;
+use crate::deploy::{Loaded, Missing, Stage, Unloadable, Verdict};
+use crate::pulse::{Pulse, Pulses};
 
-/// How long loading a model may take: an engine may be built meanwhile, by a library that says nothing of its progress.
-const LOADING: Duration = Duration::from_secs(3600);
-/// How long until the next step, of a library that tells of them.
-const NEXT_STEP: Duration = Duration::from_secs(600);
 /// How long the self-test may take.
 const TESTING: Duration = Duration::from_secs(600);
 
+/// What executes the models of a slot.
+#[derive(Clone)]
+pub struct Executors {
+    /// What they are meant for.
+    pub backend: Arc<dyn Backend>,
+    /// What answers while an engine of the backend is built; none: inputs are refused until then.
+    pub stand_in: Option<Arc<dyn Backend>>,
+    /// The limit of memory that the operator set: with another one, an engine that could not be built is tried again.
+    pub limit: Option<Bytes>,
+}
+
+impl Executors {
+    /// One backend, and no stand-in for it.
+    pub fn only(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            backend,
+            stand_in: None,
+            limit: None,
+        }
+    }
+}
+
+/// The model that answers, or that gave way to one that is loaded in its place.
+#[derive(Clone)]
+pub(super) struct Active {
+    pub(super) path: PathBuf,
+    /// What is missing, if the stand-in answers.
+    pub(super) missing: Option<Missing>,
+}
+
+/// A model that is ready to answer.
+struct Staged {
+    model: Arc<LoadedModel>,
+    active: Active,
+}
+
+impl Staged {
+    fn new(model: LoadedModel, bundle: &Path, missing: Option<Missing>) -> Self {
+        Self {
+            model: Arc::new(model),
+            active: Active {
+                path: bundle.into(),
+                missing,
+            },
+        }
+    }
+}
+
 /// The serving side of a deployment.
 pub struct SlotStage {
-    server: Server,
-    backend: Arc<dyn Backend>,
-    budget: Option<Budget>,
-    threads: usize,
+    pub(super) server: Server,
+    pub(super) executors: Executors,
+    pub(super) budget: Option<Budget>,
+    pub(super) threads: usize,
     criteria: WatchCriteria,
-    pulse: Pulse,
-    staged: Option<Arc<LoadedModel>>,
-    /// Where the model that answers came from.
-    active: Option<PathBuf>,
-    staged_path: Option<PathBuf>,
+    pulses: Pulses,
+    pub(super) pulse: Pulse,
+    staged: Option<Staged>,
+    pub(super) active: Option<Active>,
     watch: Option<Watch>,
+    building: Option<Building>,
+    progress: BuildProgress,
 }
 
 impl SlotStage {
-    /// A stage before `server`, which shows by `pulse` that it goes on.
+    /// A stage before `server`. It shows by pulses of its own that it goes on.
     pub fn new(
         server: Server,
-        backend: Arc<dyn Backend>,
+        executors: Executors,
         budget: Option<Budget>,
         threads: usize,
         criteria: WatchCriteria,
-        pulse: Pulse,
+        pulses: &Pulses,
     ) -> Self {
         Self {
+            pulse: pulses.join(format!("loading into slot {}", server.name())),
+            pulses: pulses.clone(),
             server,
-            backend,
+            executors,
             budget,
             threads,
             criteria,
-            pulse,
             staged: None,
             active: None,
-            staged_path: None,
             watch: None,
+            building: None,
+            progress: BuildProgress::default(),
         }
+    }
+
+    /// The build of an engine, as it goes on.
+    pub fn progress(&self) -> BuildProgress {
+        self.progress.clone()
     }
 
     fn watch_from_now(&self) -> Watch {
@@ -66,122 +121,264 @@ impl SlotStage {
         }
     }
 
-    fn load(&self, bundle: &Path) -> Result<LoadedModel, LoadError> {
-        let pulse = self.pulse.clone();
-        let on_step = OnStep::new(move || pulse.beat(NEXT_STEP));
-        let options = compile_options(self.threads, self.budget.clone(), on_step);
-        self.pulse.beat(LOADING);
-        let loaded = LoadedModel::load(bundle, &*self.backend, &options);
-        self.pulse.rest();
-        loaded
+    fn answer(&mut self, ready: Staged) {
+        self.server.switch(ready.model);
+        self.active = Some(ready.active);
+        self.watch = None;
     }
 
-    /// Loads `bundle` in place of the model that answers: inputs wait meanwhile. If it cannot be loaded, the old model
-    /// comes back.
-    fn load_instead(&mut self, bundle: &Path, too_much: &LoadError) -> Result<LoadedModel, String> {
-        let Some(active) = self.active.clone() else {
-            return Err(too_much.to_string());
-        };
-        tracing::info!("{too_much}; it is loaded in place of the model that answers, inputs wait meanwhile");
-        let begun = Instant::now();
-        self.server.release();
-        let loaded = self.load(bundle).map_err(|error| error.to_string());
-        // The old model answers again until the new one has passed its test; with memory for one only, it cannot.
-        let back = match &loaded {
-            Ok(_) => None,
-            Err(_) => Some(self.load(&active)),
-        };
-        match back {
-            Some(Ok(model)) => self.server.switch(Arc::new(model)),
-            Some(Err(error)) => {
-                self.server.empty();
-                tracing::error!("{}: {error}: the slot is empty", active.display());
+    /// Nothing answers any more: whatever does is what should not.
+    fn unloadable(&mut self, error: &LoadError) -> Unloadable {
+        self.server.empty();
+        self.active = None;
+        match error {
+            LoadError::Budget(_) | LoadError::Runtime(RuntimeError::LibraryNotFound { .. }) => {
+                Unloadable::Now(error.to_string())
             }
-            None => {}
+            _ => Unloadable::Ever(error.to_string()),
         }
-        tracing::info!("inputs have waited for {:.1} s", begun.elapsed().as_secs_f64());
-        loaded
-    }
-}
-
-impl Stage for SlotStage {
-    fn stage(&mut self, bundle: &Path) -> Result<(), String> {
-        let loaded = match self.load(bundle) {
-            Ok(loaded) => loaded,
-            Err(error @ LoadError::Budget(_)) => self.load_instead(bundle, &error)?,
-            Err(error) => return Err(error.to_string()),
-        };
-        self.staged = Some(Arc::new(loaded));
-        self.staged_path = Some(bundle.into());
-        Ok(())
     }
 
-    fn self_test(&mut self) -> Result<(), String> {
-        let staged = self.staged.as_ref().ok_or("nothing was staged")?;
+    fn tested(&self, model: &LoadedModel) -> Result<(), String> {
         self.pulse.beat(TESTING);
-        let tested = staged.self_test().map(drop);
+        let tested = model.self_test().map(drop);
         self.pulse.rest();
         tested
     }
 
-    fn switch(&mut self) {
-        if let Some(model) = self.staged.take() {
-            // From before its first answer on.
-            self.watch = Some(self.watch_from_now());
-            self.server.switch(model);
-            self.active = self.staged_path.take();
+    /// Asks a build to end, and does not wait for that.
+    fn stop_building(&mut self) {
+        if let Some(building) = self.building.take() {
+            tracing::info!(
+                "{}: the build of its engine is given up",
+                building.bundle.display()
+            );
+        }
+    }
+}
+
+impl Drop for SlotStage {
+    fn drop(&mut self) {
+        // Memory and files are for whoever comes next.
+        if let Some(building) = self.building.take() {
+            building.stop();
+        }
+    }
+}
+
+impl Stage for SlotStage {
+    fn stage(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, String> {
+        self.stop_building();
+        let opened = Opened::read(bundle).map_err(|error| error.to_string())?;
+        let found = self.look(&opened, refused).map_err(|error| error.to_string())?;
+        let missing = match found {
+            Some(missing) => missing,
+            None => match self.load_beside_or_instead(&opened) {
+                Ok(loaded) => {
+                    self.staged = Some(Staged::new(loaded, bundle, None));
+                    return Ok(Loaded::Engine);
+                }
+                Err(LoadFailure::Missing(missing)) => missing,
+                Err(LoadFailure::Other(reason)) => return Err(reason),
+            },
+        };
+        // What answers does so until the engine is built, and there is no outage to bridge.
+        if self.active.is_some() {
+            return Ok(Loaded::Missing(missing));
+        }
+        let builds = refused != Some(missing.key.as_str());
+        match self.load_stand_in(&opened, builds) {
+            Ok(Some(loaded)) => {
+                self.staged = Some(Staged::new(loaded, bundle, Some(missing)));
+                Ok(Loaded::StandIn)
+            }
+            Ok(None) => Ok(Loaded::Missing(missing)),
+            Err(error) => {
+                tracing::warn!("nothing answers until the engine is built: no stand-in beside it: {error}");
+                Ok(Loaded::Missing(missing))
+            }
         }
     }
 
-    fn restore(&mut self, bundle: &Path) -> Result<(), Unloadable> {
-        let loaded = match self.load(bundle) {
+    fn self_test(&mut self) -> Result<(), String> {
+        let staged = self.staged.as_ref().ok_or("nothing was staged")?;
+        self.tested(&staged.model)
+    }
+
+    fn switch(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            self.stop_building();
+            // From before its first answer on.
+            self.watch = Some(self.watch_from_now());
+            self.server.switch(staged.model);
+            self.active = Some(staged.active);
+        }
+    }
+
+    fn restore(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, Unloadable> {
+        self.stop_building();
+        let opened = Opened::read(bundle).map_err(|error| self.unloadable(&error))?;
+        let found = self
+            .look(&opened, refused)
+            .map_err(|error| self.unloadable(&error))?;
+        let missing = match found {
+            Some(missing) => missing,
+            None => match self.load_or_make_room(&opened) {
+                Ok(loaded) => {
+                    self.answer(Staged::new(loaded, bundle, None));
+                    return Ok(Loaded::Engine);
+                }
+                Err(error) => match (&error, self.look(&opened, refused)) {
+                    // It was damaged, and is gone.
+                    (LoadError::Runtime(RuntimeError::NotAtHand { .. }), Ok(Some(missing))) => missing,
+                    _ => return Err(self.unloadable(&error)),
+                },
+            },
+        };
+        // Whatever answers is what should not any more, and must leave room.
+        if self.server.model().is_some() {
+            self.server.release();
+        }
+        self.active = None;
+        let builds = refused != Some(missing.key.as_str());
+        match self.load_stand_in(&opened, builds) {
+            Ok(Some(loaded)) => {
+                self.answer(Staged::new(loaded, bundle, Some(missing)));
+                return Ok(Loaded::StandIn);
+            }
+            Ok(None) => {}
+            // It is all that there is.
+            Err(error) if !builds => return Err(self.unloadable(&error)),
+            Err(error) => {
+                tracing::warn!("nothing answers until the engine is built: no stand-in beside it: {error}");
+            }
+        }
+        self.server.empty();
+        Ok(Loaded::Missing(missing))
+    }
+
+    fn discard(&mut self) {
+        self.staged = None;
+        let active = self.active.as_ref().map(|active| &active.path);
+        if self
+            .building
+            .as_ref()
+            .is_some_and(|building| Some(&building.bundle) != active)
+        {
+            self.stop_building();
+        }
+        // Staging, or building, in place of the active model took that one away.
+        self.come_back();
+        if self.server.model().is_none() {
+            // What waits since the start for a model that is given up waits in vain.
+            self.server.empty();
+        }
+    }
+
+    fn empty(&mut self) {
+        self.stop_building();
+        self.server.empty();
+        self.active = None;
+        self.watch = None;
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        self.active.as_ref()?.missing.clone()
+    }
+
+    fn build(&mut self, bundle: &Path) {
+        if self
+            .building
+            .as_ref()
+            .is_some_and(|building| building.bundle == bundle)
+        {
+            return;
+        }
+        self.stop_building();
+        let pulse = self
+            .pulses
+            .join(format!("building the engine of slot {}", self.server.name()));
+        let building = Building::start(
+            bundle,
+            Arc::clone(&self.executors.backend),
+            self.options(),
+            self.progress.clone(),
+            pulse,
+        );
+        self.building = Some(building);
+    }
+
+    fn built(&mut self) -> Option<Result<(), String>> {
+        let building = self.building.as_mut()?;
+        let ended = building.ended()?;
+        let bundle = building.bundle.clone();
+        self.building = None;
+        match ended {
+            Err(error @ LoadError::Budget(_)) if self.server.model().is_some() => {
+                tracing::warn!(
+                    "{error}; its engine is built in place of the model that answers, inputs wait meanwhile"
+                );
+                self.server.release();
+                self.build(&bundle);
+                None
+            }
+            Err(error) => {
+                self.come_back();
+                Some(Err(error.to_string()))
+            }
+            Ok(()) => Some(Ok(())),
+        }
+    }
+
+    fn upgrade(&mut self, bundle: &Path) -> Result<(), String> {
+        let opened = Opened::read(bundle).map_err(|error| error.to_string())?;
+        let loaded = match self.load_beside_or_instead(&opened) {
+            Ok(loaded) => loaded,
+            Err(failure) => {
+                self.come_back();
+                return Err(match failure {
+                    LoadFailure::Missing(missing) => missing.why,
+                    LoadFailure::Other(reason) => reason,
+                });
+            }
+        };
+        if let Err(reason) = self.tested(&loaded) {
+            drop(loaded);
+            self.come_back();
+            return Err(reason);
+        }
+        let watch = self.watch_from_now();
+        self.answer(Staged::new(loaded, bundle, None));
+        self.watch = Some(watch);
+        Ok(())
+    }
+
+    fn stand_in(&mut self, bundle: &Path, refused: Missing) -> Result<(), Unloadable> {
+        let Some(stand_in) = self.executors.stand_in.clone() else {
+            return Err(Unloadable::Ever(format!(
+                "{}; no backend may stand in",
+                refused.why
+            )));
+        };
+        let opened = Opened::read(bundle).map_err(|error| self.unloadable(&error))?;
+        let loaded = match self.load_on(&*stand_in, &opened, false) {
             Err(LoadError::Budget(_)) => {
                 self.server.release();
-                self.load(bundle)
+                self.load_on(&*stand_in, &opened, false)
             }
             loaded => loaded,
         };
         match loaded {
             Ok(loaded) => {
-                self.server.switch(Arc::new(loaded));
-                self.active = Some(bundle.into());
-                self.watch = None;
+                self.answer(Staged::new(loaded, bundle, Some(refused)));
                 Ok(())
             }
-            Err(error) => {
-                // Whatever still answers is what should not any more.
-                self.server.empty();
-                self.active = None;
-                Err(match &error {
-                    LoadError::Budget(_) | LoadError::Runtime(RuntimeError::LibraryNotFound { .. }) => {
-                        Unloadable::Now(error.to_string())
-                    }
-                    _ => Unloadable::Ever(error.to_string()),
-                })
-            }
+            Err(error) => Err(self.unloadable(&error)),
         }
     }
 
-    fn discard(&mut self) {
-        self.staged = None;
-        self.staged_path = None;
-        match (self.server.model(), self.active.clone()) {
-            (Some(_), _) => {}
-            // Staging in place of the active model took that one away.
-            (None, Some(active)) => {
-                if let Err(error) = self.restore(&active) {
-                    tracing::error!("{}: {error}: the slot is empty", active.display());
-                }
-            }
-            // What waits since the start for a model that is given up waits in vain.
-            (None, None) => self.server.empty(),
-        }
-    }
-
-    fn empty(&mut self) {
-        self.server.empty();
-        self.active = None;
-        self.watch = None;
+    fn backend(&self) -> Option<&'static str> {
+        self.server.model().map(|model| model.backend)
     }
 
     fn begin_watch(&mut self) {

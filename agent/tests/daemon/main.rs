@@ -6,6 +6,9 @@
 #[path = "../deployment/bundles.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts")]
 mod bundles;
+#[path = "../deployment/slow_builder.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts")]
+mod slow_builder;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts")]
 mod support;
@@ -17,6 +20,7 @@ mod observer;
 mod rabbitmq;
 mod range_server;
 
+mod building;
 mod commands;
 mod deploying;
 mod folder;

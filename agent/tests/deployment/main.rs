@@ -1,12 +1,14 @@
 //! Deployments and serving with the CPU backend: real bundles, real engines, real files.
 #![allow(clippy::unwrap_used)]
 
+mod building;
 #[allow(
     dead_code,
     reason = "shared with the tests of the daemon, which use other parts"
 )]
 mod bundles;
 mod power_cut;
+mod slow_builder;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +23,7 @@ use edgeopt_agent::download::{Blobs, Fetcher, HttpClient};
 use edgeopt_agent::protocol::{Generation, ModelSource, Phase, ReportedSlot, SlotName};
 use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{
-    Answer, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns, WatchCriteria,
+    Answer, Executors, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns, WatchCriteria,
 };
 use edgeopt_agent::store::{Acceptance, Store};
 use edgeopt_models::Bytes;
@@ -46,14 +48,22 @@ pub(crate) fn server(queue: usize) -> Server {
 }
 
 pub(crate) fn keeper(root: &Path, server: &Server, budget: Option<Budget>) -> Keeper {
+    let backend = Arc::new(CpuBackend::new().unwrap());
+    keeper_on(root, server, budget, Executors::only(backend))
+}
+
+pub(crate) fn keeper_on(
+    root: &Path,
+    server: &Server,
+    budget: Option<Budget>,
+    executors: Executors,
+) -> Keeper {
     let criteria = WatchCriteria {
         answers: 10,
         longest: Duration::from_secs(20),
         ..WatchCriteria::default()
     };
-    let backend = Arc::new(CpuBackend::new().unwrap());
-    let pulse = Pulses::default().join("loading");
-    let stage = SlotStage::new(server.clone(), backend, budget, 1, criteria, pulse);
+    let stage = SlotStage::new(server.clone(), executors, budget, 1, criteria, &Pulses::default());
     let store = Store::open(root, Bytes::ZERO).unwrap();
     let acceptance = Acceptance {
         trust: unchecked(),

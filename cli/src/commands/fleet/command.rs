@@ -43,6 +43,8 @@ enum Kind {
     Pause,
     /// Answer again.
     Resume,
+    /// Build an engine again that could not be built, or that misbehaved.
+    Rebuild,
     /// Report every kind of telemetry now.
     Report,
 }
@@ -55,6 +57,7 @@ pub(crate) fn run(arguments: &Arguments, screen: &Screen) -> anyhow::Result<Exit
         Kind::Rollback => Action::Rollback { slot: slot()? },
         Kind::Pause => Action::Pause { slot: slot()? },
         Kind::Resume => Action::Resume { slot: slot()? },
+        Kind::Rebuild => Action::Rebuild { slot: slot()? },
         Kind::Report => Action::Report {},
     };
     let mut operator = arguments.broker.connect()?;

@@ -10,7 +10,7 @@ use edgeopt_agent::protocol::{DeviceId, ModelSource, SlotName, SlotSpec, TopicNa
 use serde::Serialize;
 
 use super::access::BrokerArguments;
-use super::status::phase;
+use super::status::{engine, phase};
 use crate::screen::{BAD, GOOD, Screen, printable_line};
 
 #[derive(clap::Args)]
@@ -213,8 +213,9 @@ fn told(progress: &DeviceProgress) -> Option<(String, serde_json::Value)> {
                 |version| format!("{} answers", printable_line(version)),
             );
             let watched = if slot.watched { ", watched" } else { "" };
+            let engine = engine(slot).map_or_else(String::new, |text| format!(", {}", printable_line(&text)));
             (
-                format!("{}, {active}{watched}{reason}", phase(slot.phase)),
+                format!("{}, {active}{watched}{engine}{reason}", phase(slot.phase)),
                 serde_json::json!({ "reports": slot }),
             )
         }
@@ -290,18 +291,18 @@ mod tests {
         let slot = ReportedSlot {
             phase: Phase::Failed,
             active_version: Some("1\u{9b}2J".into()),
-            previous_version: None,
-            watched: false,
             reason: Some("\u{1b}[2Jgone\nd  done".into()),
-            generation: None,
-            desired_sha256: None,
+            ..ReportedSlot::default()
         };
         let (text, _) = told(&DeviceProgress::Reports(slot.clone())).unwrap();
         assert_eq!(
             text,
             "failed, 1\u{fffd}2J answers: \u{fffd}[2Jgone\u{fffd}d  done"
         );
-        for failure in [Failure::Refused("\u{1b}[2J".into()), Failure::Late(Some(slot))] {
+        for failure in [
+            Failure::Refused("\u{1b}[2J".into()),
+            Failure::Late(Some(Box::new(slot))),
+        ] {
             let (text, _) = told(&DeviceProgress::Failed(failure)).unwrap();
             let own = format!("{BAD}failed{BAD:#}: ");
             let behind = text.strip_prefix(&own).unwrap();

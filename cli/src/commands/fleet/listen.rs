@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::access::BrokerArguments;
-use super::status::phase;
+use super::status::{engine, phase};
 use crate::screen::{DIM, GOOD, Screen, WARN, printable_line};
 
 /// Shows results, and changes of state, as they arrive.
@@ -140,8 +140,10 @@ fn shown(topic: &Topic, line: &Line) -> String {
                         .reason
                         .as_deref()
                         .map_or_else(String::new, |why| format!(": {}", printable_line(why)));
+                    let engine = engine(report)
+                        .map_or_else(String::new, |text| format!(", {}", printable_line(&text)));
                     format!(
-                        "{device}/{slot}  generation {}: {}, version {version} answers{reason}\n",
+                        "{device}/{slot}  generation {}: {}, version {version} answers{engine}{reason}\n",
                         state.generation.0,
                         phase(report.phase)
                     )

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use edgeopt_agent::fleet::{DeviceView, survey};
-use edgeopt_agent::protocol::{DeviceId, Phase};
+use edgeopt_agent::protocol::{DeviceId, EngineState, Phase, ReportedSlot};
 
 use super::access::BrokerArguments;
 use crate::screen::{Screen, printable_line};
@@ -80,7 +80,7 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
                 phase(report.phase),
                 text(&report.active_version),
                 text(&report.previous_version),
-                text(&report.reason),
+                text(&report.reason.clone().or_else(|| engine(report))),
             ]));
         }
         if !any {
@@ -88,6 +88,21 @@ fn table(views: &BTreeMap<DeviceId, DeviceView>) -> String {
         }
     }
     format!("{table}\n")
+}
+
+/// What is not as it should be about the engine.
+pub(super) fn engine(report: &ReportedSlot) -> Option<String> {
+    let engine = report.engine.as_ref()?;
+    let state = match engine.state {
+        EngineState::Building => "its engine is being built",
+        EngineState::Trying => "its engine is on trial",
+        EngineState::Failed => "its engine has failed",
+    };
+    let on = report
+        .backend
+        .as_deref()
+        .map_or_else(String::new, |backend| format!("on {backend}, "));
+    Some(format!("{on}{state}: {}", engine.reason))
 }
 
 /// A phase as it is written in messages.
@@ -100,9 +115,26 @@ pub(super) fn phase(phase: Phase) -> String {
 
 #[cfg(test)]
 mod tests {
-    use edgeopt_agent::protocol::{Generation, ReportedSlot, ReportedState, Status};
+    use edgeopt_agent::protocol::{Generation, ReportedEngine, ReportedState, Status};
 
     use super::*;
+
+    #[test]
+    fn an_engine_that_is_not_as_it_should_be_is_told_with_what_answers() {
+        let mut slot = ReportedSlot {
+            backend: Some("cpu".into()),
+            ..ReportedSlot::default()
+        };
+        assert_eq!(engine(&slot), None);
+        slot.engine = Some(ReportedEngine {
+            state: EngineState::Building,
+            reason: "none was built".into(),
+        });
+        assert_eq!(
+            engine(&slot).unwrap(),
+            "on cpu, its engine is being built: none was built"
+        );
+    }
 
     #[test]
     fn devices_do_not_control_the_terminal() {
@@ -120,10 +152,8 @@ mod tests {
                         phase: Phase::Failed,
                         active_version: Some("\u{1b}[2J1".into()),
                         previous_version: Some("0\u{9b}m".into()),
-                        watched: false,
                         reason: Some("why\nnot\u{1b}c".into()),
-                        generation: None,
-                        desired_sha256: None,
+                        ..ReportedSlot::default()
                     },
                 )]),
             }),

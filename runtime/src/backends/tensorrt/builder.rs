@@ -43,13 +43,13 @@ pub struct EngineOptions {
     pub dla_core: Option<u8>,
     /// Keep what the inspector shows.
     pub detailed: bool,
-    /// Let later versions of the library load the engine.
+    /// Let later versions of the library load the engine. Refused: see [`build_engine`].
     pub version_compatible: bool,
-    /// Leave weights out of the plan; implies that it can be refitted.
+    /// Leave weights out of the plan; implies that it can be refitted. Refused: see [`build_engine`].
     pub stripped: bool,
-    /// Let weights be replaced.
+    /// Let weights be replaced. Refused: see [`build_engine`].
     pub refittable: bool,
-    /// Let weights stream from host memory.
+    /// Let weights stream from host memory. Refused: see [`build_engine`].
     pub weight_streaming: bool,
     /// Look for structured sparsity (2:4).
     pub sparse: bool,
@@ -71,6 +71,8 @@ pub struct BuiltEngine {
     /// What the engine takes while it runs: weights, and intermediate values with scratch memory. In the library's words
     /// at the end of the build; `None` where it says nothing.
     pub memory: Option<MemoryUse>,
+    /// Scratch memory that its layers take, in the library's words; no layer takes more. `None` where it says nothing.
+    pub scratch: Option<Bytes>,
     /// The engine's layers, if details were asked for and the library lists them.
     pub layers: Vec<EngineLayer>,
 }
@@ -87,7 +89,8 @@ pub trait Watched: BuildEvents {
     fn stopped(&self) -> Option<Stop>;
 }
 
-/// Builds an engine.
+/// Builds an engine. Options that make an engine which could not be loaded here afterwards, or would be no different from
+/// one without them, are refused: loading neither refits, nor lets the engine's own code run, nor streams weights.
 ///
 /// # Errors
 /// See [`TensorRtError`].
@@ -97,7 +100,34 @@ pub fn build_engine(
     options: &EngineOptions,
     events: &dyn Watched,
 ) -> Result<BuiltEngine, TensorRtError> {
+    refuse(options)?;
     build_with(library.table, &library.entries, onnx, options, events, None)
+}
+
+fn refuse(options: &EngineOptions) -> Result<(), TensorRtError> {
+    let refused = [
+        (
+            options.stripped,
+            "stripped: the engine would hold no weights, and loading does not put them back",
+        ),
+        (
+            options.refittable,
+            "refittable: weights are never replaced here, and the engine would only be slower",
+        ),
+        (
+            options.version_compatible,
+            "version_compatible: the engine would bring code of the library's own, which loading does not let run; build \
+             it again for the other version",
+        ),
+        (
+            options.weight_streaming,
+            "weight_streaming: loading sets no limit above which weights would stream, so none would",
+        ),
+    ];
+    let why = refused.into_iter().find_map(|(asked, why)| asked.then_some(why));
+    why.map_or(Ok(()), |why| {
+        Err(TensorRtError::Unsupported(format!("the option {why}")))
+    })
 }
 
 pub(super) fn build_with(
@@ -191,6 +221,7 @@ pub(super) fn build_with(
     Ok(BuiltEngine {
         layers: heard.take_layers(),
         memory: heard.take_memory(),
+        scratch: heard.take_scratch(),
         plan: outputs.plan.into_inner().unwrap_or_else(PoisonError::into_inner),
         timing_cache: Some(
             outputs

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use edgeopt_models::Bytes;
 use edgeopt_models::bundle::digest_of;
 
 use super::failure::TensorRtError;
-use super::plan_file::{self, EngineKey, PlanProblem};
+use super::plan_file::{self, EngineKey, PlanProblem, WRITTEN};
 
 /// A folder of engines.
 #[derive(Clone, Debug)]
@@ -24,9 +24,13 @@ pub enum Cached {
     Engine(Vec<u8>),
     /// There is none.
     Absent,
-    /// There was one that cannot be used, and why; it is removed.
+    /// There is one that cannot be used, and why. A damaged one is removed; one that was built for something else stays
+    /// until another takes its place.
     Refused(PlanProblem),
 }
+
+/// How old a file that is being written may be: what is older was left by a process that was killed.
+const LONGEST_WRITE: Duration = Duration::from_secs(3600);
 
 impl EngineCache {
     /// A cache of at most `limit` in `folder`, which is made when it is first written to.
@@ -65,10 +69,88 @@ impl EngineCache {
                 Ok(Cached::Engine(plan.to_vec()))
             }
             Err(problem) => {
-                fs::remove_file(&path).map_err(failed)?;
+                if !matches!(problem, PlanProblem::Differs(_)) {
+                    fs::remove_file(&path).map_err(failed)?;
+                }
                 Ok(Cached::Refused(problem))
             }
         }
+    }
+
+    /// Why there is no engine for `key`, by the headers of what is there alone; `None` if there is one.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn missing(&self, key: &EngineKey) -> Result<Option<String>, TensorRtError> {
+        let path = self.path(key);
+        let refused = match plan_file::read_key(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(TensorRtError::File {
+                    path,
+                    problem: error.to_string(),
+                });
+            }
+            Ok(Err(problem)) => Some(problem),
+            Ok(Ok(found)) => match key.differences(&found) {
+                differences if differences.is_empty() => return Ok(None),
+                differences => Some(PlanProblem::Differs(differences)),
+            },
+        };
+        let refused = match refused {
+            Some(problem) => Some(problem),
+            None => self
+                .others(key)?
+                .into_iter()
+                .next()
+                .map(|(_, differences)| PlanProblem::Differs(differences)),
+        };
+        Ok(Some(match refused {
+            Some(problem) => format!("the engine kept from earlier is not used: {problem}"),
+            None => "none was built for it on this device yet".to_owned(),
+        }))
+    }
+
+    /// Engines of the same model and options that another library built, or for another GPU, with what differs.
+    fn others(&self, key: &EngineKey) -> Result<Vec<(PathBuf, Vec<String>)>, TensorRtError> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(TensorRtError::File {
+                    path: self.folder.clone(),
+                    problem: error.to_string(),
+                });
+            }
+        };
+        let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+        let plans = paths.filter(|path| path.extension().is_some_and(|extension| extension == "plan"));
+        let mut found: Vec<_> = plans
+            .filter_map(|path| {
+                let other = plan_file::read_key(&path).ok()?.ok()?;
+                key.supersedes(&other).then(|| (path, key.differences(&other)))
+            })
+            .collect();
+        // The one that differs least first.
+        found.sort_by(|(a, x), (b, y)| (x.len(), a).cmp(&(y.len(), b)));
+        Ok(found)
+    }
+
+    /// Removes the engines whose place `key`'s has taken: of the same model and options, by another library or for another
+    /// GPU. Returns the files.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or a file not removed.
+    pub fn remove_superseded(&self, key: &EngineKey) -> Result<Vec<PathBuf>, TensorRtError> {
+        let mut removed = Vec::new();
+        for (path, _) in self.others(key)? {
+            fs::remove_file(&path).map_err(|error| TensorRtError::File {
+                path: path.clone(),
+                problem: error.to_string(),
+            })?;
+            removed.push(path);
+        }
+        Ok(removed)
     }
 
     /// Keeps an engine and removes those used longest ago beyond the limit; the new one stays in any case. Returns the
@@ -91,13 +173,19 @@ impl EngineCache {
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let path = entry.path();
+            let modified = |metadata: &fs::Metadata| metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             if path.extension().is_some_and(|extension| extension == "plan") {
                 let metadata = entry.metadata().map_err(failed)?;
-                files.push((
-                    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-                    metadata.len(),
-                    path,
-                ));
+                files.push((modified(&metadata), metadata.len(), path));
+            } else if entry.file_name().to_string_lossy().starts_with(WRITTEN) {
+                // It may be renamed at this moment.
+                let age = entry
+                    .metadata()
+                    .ok()
+                    .map(|metadata| modified(&metadata).elapsed());
+                if age.is_some_and(|age| age.is_ok_and(|age| age > LONGEST_WRITE)) {
+                    fs::remove_file(&path).map_err(failed)?;
+                }
             }
         }
         files.sort();
@@ -137,7 +225,10 @@ impl EngineCache {
             problem: error.to_string(),
         };
         fs::create_dir_all(&self.folder).map_err(failed)?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(failed)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(WRITTEN)
+            .tempfile_in(&self.folder)
+            .map_err(failed)?;
         let digest = digest_of(timings).map_err(failed)?.0;
         std::io::Write::write_all(&mut file, digest.as_bytes()).map_err(failed)?;
         std::io::Write::write_all(&mut file, timings).map_err(failed)?;
@@ -201,6 +292,80 @@ mod tests {
             Cached::Refused(PlanProblem::Size { .. })
         ));
         assert!(matches!(cache.get(&key("a")).unwrap(), Cached::Absent));
+    }
+
+    #[test]
+    fn an_engine_of_another_library_is_named_and_goes_when_the_new_one_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = EngineCache::new(folder.path(), Bytes::mib(1));
+        let by = |builder: &str, target: &str| EngineKey {
+            builder: builder.into(),
+            target: target.into(),
+            ..key("a")
+        };
+        let (now, mut elsewhere) = (by("TensorRT 10.16.0", "sm_87"), by("TensorRT 10.3.0", "sm_87"));
+        elsewhere.options.insert("range of x".into(), "1 2 3".into());
+        assert!(cache.missing(&now).unwrap().unwrap().contains("none was built"));
+        cache.put(&by("TensorRT 8.5.2", "sm_72"), b"farther").unwrap();
+        cache.put(&by("TensorRT 10.3.0", "sm_87"), b"stale").unwrap();
+        // Of the same model with other ranges, and of another model: neither is this one's.
+        cache.put(&elsewhere, b"with a range").unwrap();
+        cache.put(&key("b"), b"of b").unwrap();
+        let why = cache.missing(&now).unwrap().unwrap();
+        assert!(
+            why.contains("built by TensorRT 10.3.0, here TensorRT 10.16.0"),
+            "{why}"
+        );
+        assert!(!why.contains("sm_"), "{why}");
+        cache.put(&now, b"fresh").unwrap();
+        assert_eq!(cache.missing(&now).unwrap(), None);
+        assert_eq!(cache.remove_superseded(&now).unwrap().len(), 2);
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 3, "the new one and those of others");
+        assert!(matches!(cache.get(&elsewhere).unwrap(), Cached::Engine(_)));
+        assert!(matches!(cache.get(&key("b")).unwrap(), Cached::Engine(_)));
+    }
+
+    #[test]
+    fn an_engine_that_is_too_large_for_today_s_limit_stays_until_another_takes_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = EngineCache::new(folder.path(), Bytes::mib(1));
+        let with = |mib: u64| EngineKey {
+            workspace: Some(Bytes::mib(mib)),
+            ..key("a")
+        };
+        cache.put(&with(64), b"large").unwrap();
+        let why = cache.missing(&with(32)).unwrap().unwrap();
+        assert!(why.contains("workspace 64.0 MiB, here at most 32.0 MiB"), "{why}");
+        assert!(matches!(
+            cache.get(&with(32)).unwrap(),
+            Cached::Refused(PlanProblem::Differs(_))
+        ));
+        assert!(matches!(cache.get(&with(64)).unwrap(), Cached::Engine(_)));
+        cache.put(&with(32), b"small").unwrap();
+        assert!(matches!(cache.get(&with(64)).unwrap(), Cached::Engine(plan) if plan == b"small"));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_half_written_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = EngineCache::new(folder.path(), Bytes::mib(1));
+        let (old, new) = (
+            folder.path().join(".writing-old"),
+            folder.path().join(".writing-new"),
+        );
+        for path in [&old, &new] {
+            fs::write(path, b"half").unwrap();
+        }
+        let long_ago = SystemTime::now() - 2 * LONGEST_WRITE;
+        fs::File::options()
+            .append(true)
+            .open(&old)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+        cache.put(&key("a"), b"engine").unwrap();
+        assert!(!old.exists() && new.exists());
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(super) struct Heard {
     tensors: Mutex<Vec<HeardTensor>>,
     layers: Mutex<Vec<EngineLayer>>,
     memory: Mutex<Option<MemoryUse>>,
+    scratch: Mutex<Option<Bytes>>,
 }
 
 /// An input or output that the library described.
@@ -62,6 +63,11 @@ impl Heard {
         lock(&self.memory).take()
     }
 
+    /// Scratch memory of the layers of the engine that was built, if the library said.
+    pub(super) fn take_scratch(&self) -> Option<Bytes> {
+        lock(&self.scratch).take()
+    }
+
     fn note_memory(&self, message: &str) {
         let bytes = |name: &str| {
             message
@@ -72,6 +78,11 @@ impl Heard {
                 .ok()
                 .map(Bytes)
         };
+        // TensorRT 8 leaves the unit out.
+        let scratch = message.strip_prefix("Total Scratch Memory:");
+        if let Some(Ok(bytes)) = scratch.map(|rest| rest.trim_end_matches(" bytes").trim().parse()) {
+            *lock(&self.scratch) = Some(Bytes(bytes));
+        }
         let mut memory = lock(&self.memory);
         if let Some(bytes) = bytes("Total Weights Memory:") {
             memory.get_or_insert_default().weights = bytes;
@@ -376,6 +387,7 @@ mod tests {
         for message in [
             "Total Activation Memory: 8405504 bytes",
             "Total Weights Memory: 109192 bytes",
+            "Total Scratch Memory: 1024 bytes",
             "Total: 5 bytes",
         ] {
             heard.note_memory(message);
@@ -385,6 +397,9 @@ mod tests {
             (memory.weights, memory.activations),
             (Bytes(109_192), Bytes(8_405_504))
         );
+        assert_eq!(heard.take_scratch(), Some(Bytes(1024)));
+        heard.note_memory("Total Scratch Memory: 2048");
+        assert_eq!(heard.take_scratch(), Some(Bytes(2048)));
     }
 
     #[test]

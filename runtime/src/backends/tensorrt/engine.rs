@@ -233,4 +233,4 @@ impl TensorRtEngine {
 
 #[cfg(test)]
 #[path = "engine_tests.rs"]
-mod tests;
+pub(super) mod tests;

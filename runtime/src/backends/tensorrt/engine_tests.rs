@@ -152,7 +152,7 @@ fn compute() {
     });
 }
 
-static TABLE: Table = Table {
+pub(in super::super) static TABLE: Table = Table {
     size: size_of::<Table>() as u32,
     abi: abi::ABI,
     header_version: 100_300,

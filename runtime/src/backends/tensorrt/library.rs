@@ -30,7 +30,7 @@ pub struct Library {
     pub plugin: PathBuf,
     pub(super) table: &'static Table,
     pub(super) entries: abi::EntryPoints,
-    _opened: Vec<Opened>,
+    pub(super) _opened: Vec<Opened>,
 }
 
 // SAFETY: the entry points and the table are constants of libraries that stay open; contexts made from them are what is

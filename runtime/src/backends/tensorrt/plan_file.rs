@@ -4,7 +4,8 @@
 //! differs. So a file holds, in this order: the magic, the header's length (32 bits, little-endian), the header (JSON),
 //! TensorRT's bytes.
 
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use edgeopt_models::Bytes;
@@ -17,6 +18,8 @@ use super::limits::BuildLimits;
 
 const MAGIC: &[u8; 8] = b"EDGEPLAN";
 const FORMAT: u32 = 1;
+/// How the name of a file begins while it is written.
+pub(super) const WRITTEN: &str = ".writing-";
 /// A header takes less than 1 KiB.
 const LONGEST_HEADER: usize = 64 << 10;
 
@@ -90,6 +93,14 @@ impl EngineKey {
         }
         found.dedup();
         found
+    }
+
+    /// Whether `other` was built for the same model and options, but by another library or for another GPU: where this
+    /// one is in place, it is of no use any more.
+    pub fn supersedes(&self, other: &Self) -> bool {
+        self.model == other.model
+            && self.options == other.options
+            && (&self.builder, &self.target) != (&other.builder, &other.target)
     }
 
     /// A name for a file: hex digits of a digest over the key, without the workspace, which is no more than a bound.
@@ -167,7 +178,10 @@ pub fn write(path: &Path, key: &EngineKey, plan: &[u8]) -> Result<(), TensorRtEr
     };
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(WRITTEN)
+        .tempfile_in(folder)
+        .map_err(failed)?;
     file.write_all(&encode(key, plan).map_err(failed)?)
         .map_err(failed)?;
     file.as_file().sync_all().map_err(failed)?;
@@ -209,6 +223,42 @@ pub fn decode(bytes: &[u8]) -> Result<(EngineKey, &[u8]), PlanProblem> {
     }
 }
 
+/// The key in a file's header, and whether as many bytes follow as it says. The bytes themselves are not read.
+///
+/// # Errors
+/// When the file cannot be read; what is wrong with its content is the inner error.
+pub fn read_key(path: &Path) -> io::Result<Result<EngineKey, PlanProblem>> {
+    let mut file = File::open(path)?;
+    let found = file.metadata()?.len();
+    let mut begin = Vec::new();
+    Read::by_ref(&mut file)
+        .take(MAGIC.len() as u64 + 4)
+        .read_to_end(&mut begin)?;
+    let Some(length) = begin.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk::<4>()) else {
+        return Ok(Err(PlanProblem::Foreign));
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > LONGEST_HEADER {
+        return Ok(Err(PlanProblem::Foreign));
+    }
+    let mut header = Vec::with_capacity(length);
+    file.take(length as u64).read_to_end(&mut header)?;
+    let Ok(header) = serde_json::from_slice::<Header>(&header) else {
+        return Ok(Err(PlanProblem::Foreign));
+    };
+    let expected = Bytes::from(begin.len() + length) + header.plan_bytes;
+    Ok(if header.format != FORMAT {
+        Err(PlanProblem::Foreign)
+    } else if expected != Bytes(found) {
+        Err(PlanProblem::Size {
+            expected,
+            found: Bytes(found),
+        })
+    } else {
+        Ok(header.key)
+    })
+}
+
 /// TensorRT's bytes of a file, if it serves where `wanted` is.
 ///
 /// # Errors
@@ -241,9 +291,15 @@ mod tests {
     fn what_is_written_comes_back_and_every_cut_is_noticed() {
         let bytes = encode(&key(), b"engine of TensorRT").unwrap();
         assert_eq!(decode_for(&bytes, &key()), Ok(&b"engine of TensorRT"[..]));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.plan");
         for len in 0..bytes.len() {
             assert!(decode(&bytes[..len]).is_err(), "cut at {len}");
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(read_key(&path).unwrap().is_err(), "cut at {len}");
         }
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(read_key(&path).unwrap(), Ok(key()));
         let mut longer = bytes.clone();
         longer.push(0);
         assert!(matches!(decode(&longer), Err(PlanProblem::Size { .. })));

@@ -9,16 +9,27 @@ use edgeopt_models::Bytes;
 
 use super::builder::{BuildEvents, Watched};
 use super::failure::Stop;
-use crate::OnStep;
+use crate::{Cancel, OnStep};
 
 /// A request to stop, shared between who asks and the build.
 #[derive(Clone, Default)]
-pub struct StopRequest(Arc<Mutex<Option<Stop>>>);
+pub struct StopRequest {
+    reason: Arc<Mutex<Option<Stop>>>,
+    cancel: Option<Cancel>,
+}
 
 impl StopRequest {
+    /// One that is also asked by `cancel`.
+    pub fn with(cancel: Option<Cancel>) -> Self {
+        Self {
+            reason: Arc::default(),
+            cancel,
+        }
+    }
+
     /// Asks the build to stop; the first reason counts.
     pub fn ask(&self, reason: Stop) {
-        self.0
+        self.reason
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(reason);
@@ -26,7 +37,10 @@ impl StopRequest {
 
     /// The reason, if anybody asked.
     pub fn reason(&self) -> Option<Stop> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        if self.cancel.as_ref().is_some_and(Cancel::is_asked) {
+            self.ask(Stop::Asked);
+        }
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -2,6 +2,9 @@
 //! plugins. Where they are not there, the tests say so and check nothing.
 #![allow(clippy::unwrap_used)]
 
+mod keeping;
+mod options;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
