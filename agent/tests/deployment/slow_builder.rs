@@ -86,10 +86,10 @@ impl SlowBuilder {
 
     /// Beginning of the names of the engines of a model, and the name of the one that serves.
     fn names(&self, model: ModelSource<'_>) -> (String, String) {
-        let ModelSource::Bytes(bytes) = model else {
-            panic!("the daemon compiles from memory")
+        let ModelSource::Mapped(part) = model else {
+            panic!("the daemon compiles from the bundle's file")
         };
-        let digest = digest_of(bytes).unwrap().0;
+        let digest = digest_of(part.bytes()).unwrap().0;
         (format!("{digest} by "), format!("{digest} by {}", self.library))
     }
 
