@@ -56,9 +56,9 @@ class Machine:
         self.lossy = None
         self.agent = None
 
-    def boot(self, lossy=None):
+    def boot(self, lossy=None, wait=True):
         """Switches on and waits until scripts can run; returns the seconds that took. With `lossy`, a seed, the disk
-        has a cache that is lost with the power (see `lossy_disk.py`)."""
+        has a cache that is lost with the power (see `lossy_disk.py`). Without `wait`, all that can follow is a cut."""
         begun = time.monotonic()
         drive = f"format=raw,file={self.disk},cache=writeback"
         if lossy is not None:
@@ -87,7 +87,8 @@ class Machine:
         with open(self.folder / "qemu.log", "ab") as log:
             self.qemu = subprocess.Popen([str(a) for a in arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
                                          stdout=log, stderr=log)
-        self._connect(begun + BOOT)
+        if wait:
+            self._connect(begun + BOOT)
         return time.monotonic() - begun
 
     def _connect(self, deadline):
@@ -205,7 +206,8 @@ class Machine:
         disk was not told to flush; returns what that disk says."""
         self.qemu.send_signal(signal.SIGKILL)
         self.qemu.wait()
-        self.agent.close()
+        if self.agent is not None:
+            self.agent.close()
         return self._close_disk("cut")
 
     def off(self):
@@ -243,6 +245,6 @@ class Machine:
     def journal(self, lines=120):
         """The guest's journal, or its console where it does not answer."""
         try:
-            return self.run(f"journalctl -b --no-pager -o short-monotonic -n {lines}", 20).output
+            return self.run(f"journalctl -b --no-pager -o short-monotonic | grep -v qemu-ga | tail -n {lines}", 20).output
         except (MachineError, OSError) as error:
             return f"(no journal: {error})\n{self.tail()}"

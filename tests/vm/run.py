@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import cuts  # noqa: E402
 from machine import HERE, Machine, MachineError  # noqa: E402
 
 ROOT = HERE.parent.parent
@@ -84,6 +85,8 @@ def main():
     parser.add_argument("checks", nargs="*", help="names of scripts in checks/, without .sh")
     parser.add_argument("--script", type=Path, help="a bash script of yours, run in the machine after the installation")
     parser.add_argument("--bare", action="store_true", help="without the installation")
+    parser.add_argument("--cuts", type=int, default=0, metavar="N", help="power cuts")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cuts; a new one each time")
     parser.add_argument("--keep", action="store_true", help="keep the machine's disk")
     arguments = parser.parse_args()
     suite = Suite(arguments.keep)
@@ -100,7 +103,11 @@ def main():
             suite.failed += result.status != 0
         for name in arguments.checks:
             suite.script(name)
-        suite.machine.off()
+        if arguments.cuts:
+            print(f"-- power cuts (seed {arguments.seed})", flush=True)
+            cuts.run(suite, arguments.cuts, arguments.seed)
+        else:
+            suite.machine.off()
     except (MachineError, OSError, subprocess.SubprocessError) as error:
         suite.say(False, "the virtual machine", str(error))
         if suite.machine is not None:
