@@ -160,6 +160,8 @@ def _run(suite, machine, outside, count, dice):
         print(f"        cut {number}: {moment}; disk: {disk}", flush=True)
 
     boots.append(machine.boot(lossy=0))
+    result = machine.run("bash /host/guest/after_cut.sh")
+    suite.say(result.status == 0, "nothing wrong on the disk or in the journal at the end", result.output + result.errors)
     machine.must("systemctl disable --quiet --now feeder")
     outside.stop_operator()
     accepted = (machine.folder / "accepted.log").read_text().split()
@@ -173,8 +175,6 @@ def _run(suite, machine, outside, count, dice):
     suite.say(len({number for _, number, _ in answers}) == len(answers), f"{len(answers)} results, {twice} of them a "
               f"repetition, no id twice: {versions}")
     suite.say(not outside.problems, f"{outside.deployed} deployments, none refused", "\n".join(outside.problems))
-    result = machine.run("bash /host/guest/after_cut.sh")
-    suite.say(result.status == 0, "nothing wrong on the disk or in the journal at the end", result.output)
     machine.off()
     check = subprocess.run(["e2fsck", "-fn", machine.disk], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     suite.say(check.returncode == 0, "e2fsck finds nothing", check.stdout)

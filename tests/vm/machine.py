@@ -73,7 +73,7 @@ class Machine:
             "-machine", "q35,sata=off", "-accel", "kvm" if KVM else "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "2048",
             "-kernel", self.image / "vmlinuz", "-initrd", self.image / "initrd",
             "-append", "root=/dev/vda rw quiet loglevel=4 console=ttyS0 panic=10 systemd.show_status=no mitigations=off apparmor=0 "
-            "audit=0 tsc=reliable nokaslr modprobe.blacklist=kvm_amd,kvm_intel,psmouse,iTCO_wdt,lpc_ich,i2c_i801",
+            "audit=0 selinux=0 nokaslr modprobe.blacklist=kvm_amd,kvm_intel,psmouse,iTCO_wdt,lpc_ich,i2c_i801",
             "-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console",
             "-drive", f"if=virtio,{drive}",
             "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",

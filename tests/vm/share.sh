@@ -24,3 +24,8 @@ model() {
 "$bin/edgeopt" keygen --output "$share/fleet" >/dev/null
 model 1 fp32
 model 2 int8
+model 3 fp16
+python3 tests/vm/motion_model.py "$share/motion.onnx" "$share/motion"
+"$bin/edgeopt" build "$share/motion.onnx" -o "$share/motion-1.edge" --name motion --precision fp32 \
+    --calibration-data "$share/motion" --evaluation-samples 0 >"$share/build-motion.log"
+"$bin/edgeopt" sign "$share/motion-1.edge" --key "$share/fleet.key" >/dev/null

@@ -8,6 +8,7 @@ restarts=$(systemctl show --value --property NRestarts edgeopt-agent)
 [ "$restarts" = 0 ] || complain "the daemon was started $((restarts + 1)) times" < <(journalctl -u edgeopt-agent -b --no-pager -o cat -n 20)
 errors=$(journalctl -u edgeopt-agent -b --no-pager -o cat -p err)
 [ -z "$errors" ] || complain "the daemon's errors" <<<"$errors"
+systemctl is-active --quiet feeder || complain "nothing feeds it" < <(journalctl -u feeder -b --no-pager -o cat)
 refused=$(ls -A /var/lib/edgeopt/in/failed 2>/dev/null)
 [ -z "$refused" ] || complain "files that were given up" <<<"$refused"
 # A bundle in the store is named after its content.

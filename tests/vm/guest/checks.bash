@@ -8,12 +8,14 @@ trap 'status=$?; [ $status = 0 ] || { echo "FAILED  the script ended with status
 check() {
     local text=$1 output
     shift
-    if output=$("$@" 2>&1); then
+    local status=0
+    output=$("$@" 2>&1) || status=$?
+    if [ $status = 0 ]; then
         echo "ok      $text"
     else
         failed=1
         echo "FAILED  $text"
-        echo "        $*: status $?"
+        echo "        $*: status $status"
         sed 's/^/        /' <<<"$output" | tail -n 20
     fi
 }

@@ -3,23 +3,24 @@ power cut: written, synchronized, renamed into place, and the folder synchronize
 
 import os
 import time
-import uuid
-from pathlib import Path
 
-FOLDER = Path("/var/lib/edgeopt/in")
-digits = [file.read_bytes() for file in sorted(Path("/host/digits").glob("*.png"))]
-boot = uuid.uuid4().hex[:8]
+FOLDER = "/var/lib/edgeopt/in/"
+digits = []
+for digit in sorted(os.listdir("/host/digits")):
+    with open("/host/digits/" + digit, "rb") as file:
+        digits.append(file.read())
+with open("/proc/sys/kernel/random/boot_id") as file:
+    boot = file.read()[:8]
 os.umask(0o007)
 directory = os.open(FOLDER, os.O_RDONLY)
 with open("/dev/virtio-ports/edgeopt.accepted", "w", buffering=1) as host:
     for number in range(1 << 30):
         name = f"{boot}-{number}.png"
-        part = FOLDER / f".{name}"
-        with open(part, "wb") as file:
+        with open(FOLDER + "." + name, "wb") as file:
             file.write(digits[number % len(digits)])
             file.flush()
             os.fsync(file.fileno())
-        os.rename(part, FOLDER / name)
+        os.rename(FOLDER + "." + name, FOLDER + name)
         os.fsync(directory)
         host.write(name + "\n")
         time.sleep(0.2)
