@@ -73,7 +73,7 @@ class Machine:
             "-machine", "q35,sata=off", "-accel", "kvm" if KVM else "tcg,thread=multi", "-cpu", CPU, "-smp", "2", "-m", "2048",
             "-kernel", self.image / "vmlinuz", "-initrd", self.image / "initrd",
             "-append", "root=/dev/vda rw quiet loglevel=4 console=ttyS0 panic=10 systemd.show_status=no mitigations=off apparmor=0 "
-            "audit=0 selinux=0 nokaslr modprobe.blacklist=kvm_amd,kvm_intel,psmouse,iTCO_wdt,lpc_ich,i2c_i801",
+            "audit=0 selinux=0 nokaslr net.ifnames=0 modprobe.blacklist=kvm_amd,kvm_intel,psmouse,iTCO_wdt,lpc_ich,i2c_i801",
             "-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console",
             "-drive", f"if=virtio,{drive}",
             "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
@@ -81,6 +81,8 @@ class Machine:
             "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
             "-chardev", "file,id=accepted,path=accepted.log,append=on",
             "-device", "virtserialport,chardev=accepted,name=edgeopt.accepted",
+            "-chardev", "file,id=said,path=said.log,append=on",
+            "-device", "virtserialport,chardev=said,name=edgeopt.said",
             "-virtfs", f"local,path={self.share},mount_tag=host,security_model=none,readonly=on",
             "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net",
         ]
@@ -162,7 +164,7 @@ class Machine:
                          arg=["--kill-after=5", str(timeout), "/bin/bash", "-c", script],
                          env=ENVIRONMENT, **{"capture-output": True})["pid"]
 
-    def finish(self, pid, timeout=60):
+    def finish(self, pid, timeout=60, meanwhile=lambda: None):
         """Waits for a script."""
         deadline, pause = time.monotonic() + timeout + 20, 0.01
         while True:
@@ -172,8 +174,9 @@ class Machine:
                 return Result(state.get("exitcode", 128 + state.get("signal", 0)), text("out-data"), text("err-data"))
             if time.monotonic() > deadline:
                 raise MachineError("a script in the machine does not end")
+            meanwhile()
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.25)
+            pause = min(pause * 1.5, 0.5)
 
     def run(self, script, timeout=60):
         """Runs a bash script as root; `timeout` in seconds ends it (status 124)."""

@@ -34,4 +34,4 @@ check "the model still answers" predict
 rm /var/filler /var/lib/edgeopt/filler /var/lib/edgeopt/probe
 gone() { is "$(ls /var/lib/edgeopt/in)" ""; }
 check "with room again the files get their results" eventually 60 gone
-check "and the deployment succeeds" edgeopt fleet deploy /host/digits-3.edge --device device --slot digits --timeout 60
+check "and the deployment succeeds" edgeopt fleet deploy /host/digits-3.edge --device device --slot digits --timeout 120

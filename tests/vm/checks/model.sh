@@ -7,7 +7,7 @@ printf '[Service]\nSystemCallErrorNumber=kill\n' >/run/systemd/system/edgeopt-ag
 systemctl daemon-reload
 systemctl restart edgeopt-agent
 
-deploy() { edgeopt fleet deploy "/host/digits-$1.edge" --device device --slot digits; }
+deploy() { edgeopt fleet deploy "/host/digits-$1.edge" --device device --slot digits --timeout 120; }
 digit() { contains "\"classes\":[{\"index\":$1," "${@:2}"; }
 answers_as() { contains "\"version\":\"$1\"" predict; }
 

@@ -6,7 +6,7 @@ first=$(pid)
 
 reloads() {
     cp -p /etc/edgeopt/agent.toml /tmp/good.toml
-    printf '[slots.spare]\ninputs = []\n' >>/etc/edgeopt/agent.toml
+    printf '[slots.spare]\ninputs = [{ kind = "http" }]\n' >>/etc/edgeopt/agent.toml
     systemctl reload edgeopt-agent
     eventually 30 contains "slot spare" edgeopt-agent status || return
     cp -p /tmp/good.toml /etc/edgeopt/agent.toml
