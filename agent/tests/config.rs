@@ -273,3 +273,12 @@ fn the_check_opens_every_file_and_lists_each_that_is_wrong() {
         "{problems:?}"
     );
 }
+
+#[test]
+fn a_slot_that_only_a_sensor_feeds_needs_no_inputs() {
+    let slot = format!("{}[slots.motion]\ninputs = []\n", minimal());
+    assert!(refusal(&slot).contains("slots.motion.inputs: is empty"));
+    let sensor = "[hardware.sensors.accelerometer]\nbus = \"/dev/i2c-7\"\naddress = 0x68\nslot = \"motion\"\n\
+                  interval_us = 10_000\nwindow = 8\nchannels = [{ register = 0x3B, format = \"i16be\" }]\n";
+    load(&(slot + sensor), &[]).unwrap();
+}

@@ -344,10 +344,11 @@ impl Config {
                 60_000,
                 " ms",
             );
-            if settings.inputs.is_empty() {
+            let has_sensor = self.hardware.sensors.values().any(|sensor| sensor.slot == *slot);
+            if settings.inputs.is_empty() && !has_sensor {
                 findings.error(
                     &format!("slots.{slot}.inputs"),
-                    "is empty: name at least one source",
+                    "is empty, and no sensor of [hardware] feeds the slot: name at least one source",
                 );
             }
             for (index, input) in settings.inputs.iter().enumerate() {

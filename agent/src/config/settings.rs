@@ -291,7 +291,7 @@ impl Default for Watch {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slot {
-    /// Where its inputs come from.
+    /// Where its inputs come from; may be empty where a sensor feeds the slot.
     pub inputs: Vec<Input>,
     /// Inputs that may wait.
     #[serde(default = "defaults::queue")]

@@ -98,7 +98,7 @@ impl Commands {
         // Before any input can come.
         for slot in &worker.journal.paused {
             if let Some(slot) = worker.means.slots.get(slot) {
-                tracing::warn!(slot = %slot.name, "the slot is paused until the operator resumes it");
+                tracing::warn!(slot = %slot.name, "slot {} is paused until the operator resumes it", slot.name);
                 slot.server.pause(true);
             }
         }
@@ -188,7 +188,7 @@ impl Worker {
             }
             _ => {}
         }
-        tracing::info!(%id, action = ?command.action, "command");
+        tracing::info!(%id, action = ?command.action, "command {id}: {:?}", command.action);
         self.note(
             id,
             CommandReply {

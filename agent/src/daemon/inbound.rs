@@ -151,7 +151,8 @@ fn desired(message: &link::Inbound, to: &Addressees) -> Result<(), String> {
     // The same one again comes with each connection. Slots that have taken it ignore it; one that is new in the
     // configuration has not.
     if desired.generation.supersedes(current) {
-        tracing::info!(generation = desired.generation.0, "a new desired state");
+        let generation = desired.generation.0;
+        tracing::info!(generation, "a new desired state, generation {generation}");
     }
     for slot in to.slots.all() {
         slot.keeper.send(Event::Desired {

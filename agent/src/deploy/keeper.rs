@@ -392,11 +392,11 @@ impl Worker {
                 }
             }
             Err(Unloadable::Ever(reason)) => {
-                tracing::error!(slot = %self.name, "the active model cannot be loaded: {reason}");
+                tracing::error!(slot = %self.name, "slot {}: the active model cannot be loaded: {reason}", self.name);
                 Some(Event::ActiveUnusable(reason))
             }
             Err(Unloadable::Now(reason)) => {
-                tracing::error!(slot = %self.name, "the active model is not loaded, which is tried again: {reason}");
+                tracing::error!(slot = %self.name, "slot {}: the active model is not loaded, which is tried again: {reason}", self.name);
                 let slot = ReportedSlot {
                     reason: Some(format!("the active model is not loaded yet: {reason}")),
                     ..self.record.reported()
@@ -446,7 +446,12 @@ impl Worker {
                 if !self.write(&record) {
                     return;
                 }
-                tracing::info!(slot = %self.name, phase = ?record.phase, reason = record.reason, "slot");
+                // All of it in the text too: the journal shows no fields unless asked to.
+                let because = record.reason.as_ref().map(|reason| format!(": {reason}"));
+                tracing::info!(
+                    slot = %self.name, phase = ?record.phase, reason = record.reason,
+                    "slot {}: {:?}{}", self.name, record.phase, because.unwrap_or_default()
+                );
                 self.record = record;
             }
             for effect in effects {
@@ -468,7 +473,7 @@ impl Worker {
         loop {
             match self.store.put_slot(&self.name, record) {
                 Ok(()) => return true,
-                Err(error) => tracing::error!(slot = %self.name, "the slot waits: {error}"),
+                Err(error) => tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name),
             }
             if self.handle.stopping.load(Ordering::Relaxed) {
                 return false;
