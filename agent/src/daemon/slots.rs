@@ -8,8 +8,8 @@ use super::machine::Machine;
 use super::results::{Arrival, Results};
 use crate::config;
 use crate::deploy::{Keeper, KeeperHandle};
-use crate::protocol::SlotName;
-use crate::serve::{Answer, Job, ServeError, Server, Submitted};
+use crate::protocol::{ResultMessage, SlotName};
+use crate::serve::{Answer, Content, Job, LiveInput, ServeError, Server, Submitted};
 
 /// One slot.
 pub(crate) struct Slot {
@@ -28,23 +28,57 @@ impl Slot {
         name: String,
         stream: String,
         bytes: Vec<u8>,
-        reply: impl FnOnce(Result<(crate::protocol::ResultMessage, bool), ServeError>) + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage, bool), ServeError>) + Send + 'static,
     ) -> Submitted {
         let arrival: Arrival = self.results.arrival();
+        self.hand_over(
+            name,
+            Content::Encoded(bytes),
+            arrival.instant,
+            move |results, answer| results.publish(&stream, &arrival, answer),
+            reply,
+        )
+    }
+
+    /// Hands over an input that is taken when its turn comes. Its result carries the time of its capture.
+    pub(crate) fn submit_live(
+        &self,
+        name: String,
+        stream: &'static str,
+        take: impl FnOnce() -> Option<LiveInput> + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage, bool), ServeError>) + Send + 'static,
+    ) -> Submitted {
+        self.hand_over(
+            name,
+            Content::Live(Box::new(take)),
+            Instant::now(),
+            move |results, answer| results.publish(stream, &results.arrived(answer.received), answer),
+            reply,
+        )
+    }
+
+    fn hand_over(
+        &self,
+        name: String,
+        content: Content,
+        received: Instant,
+        publish: impl FnOnce(&Results, Answer) -> (ResultMessage, bool) + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage, bool), ServeError>) + Send + 'static,
+    ) -> Submitted {
         let (results, machine, slot) = (self.results.clone(), self.machine.clone(), self.name.clone());
         self.server.submit(Job {
             name,
-            bytes,
-            received: arrival.instant,
+            content,
+            received,
             reply: Box::new(move |result: Result<Answer, ServeError>| {
                 match &result {
                     Ok(answer) => machine.result(&slot, &answer.prediction),
                     Err(ServeError::Model(_) | ServeError::NoModel | ServeError::Paused) => {
                         machine.fault(&slot);
                     }
-                    Err(ServeError::QueueFull | ServeError::Input(_)) => {}
+                    Err(ServeError::QueueFull | ServeError::Input(_) | ServeError::Withdrawn) => {}
                 }
-                reply(result.map(|answer| results.publish(&stream, &arrival, answer)));
+                reply(result.map(|answer| publish(&results, answer)));
             }),
         })
     }

@@ -21,5 +21,5 @@ pub use generation::Generation;
 pub use name::{DeviceId, InvalidName, SlotName, TopicName};
 pub use result::ResultMessage;
 pub use state::{DesiredState, ModelSource, Phase, ReportedSlot, ReportedState, SlotSpec, Status};
-pub use telemetry::{Fan, Latency, Sample, Telemetry};
+pub use telemetry::{Camera, CameraState, Fan, Latency, Sample, Telemetry};
 pub use topic::{ParseTopicError, Topic, Writer};

@@ -14,6 +14,6 @@ mod turns;
 pub use answer::Answer;
 pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
 pub use model::{Input, LoadError, LoadedModel};
-pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
+pub use server::{Content, Job, LiveInput, Reply, ServeError, Server, ServerOptions, Submitted};
 pub use stage::SlotStage;
 pub use turns::{Turn, Turns};
