@@ -65,22 +65,17 @@ impl Weights {
         }
     }
 
-    /// What a pair of colour differences adds to red, green and blue.
-    #[inline(always)]
-    pub(super) fn chroma(&self, u: u8, v: u8) -> [i32; 3] {
-        let (u, v) = (i32::from(u) - 128, i32::from(v) - 128);
-        [
-            self.red_v * v + HALF,
-            self.green_u * u + self.green_v * v + HALF,
-            self.blue_u * u + HALF,
-        ]
-    }
-
     /// A pixel.
     #[inline(always)]
-    pub(super) fn rgb(&self, y: u8, chroma: [i32; 3]) -> [u8; 3] {
-        let luma = (i32::from(y) - self.black) * self.luma;
-        chroma.map(|part| ((luma + part) >> SHIFT).clamp(0, 255) as u8)
+    pub(super) fn rgb(&self, y: u8, u: u8, v: u8) -> [u8; 3] {
+        let luma = (i32::from(y) - self.black) * self.luma + HALF;
+        let (u, v) = (i32::from(u) - 128, i32::from(v) - 128);
+        let byte = |value: i32| (value >> SHIFT).clamp(0, 255) as u8;
+        [
+            byte(luma + self.red_v * v),
+            byte(luma + self.green_u * u + self.green_v * v),
+            byte(luma + self.blue_u * u),
+        ]
     }
 }
 

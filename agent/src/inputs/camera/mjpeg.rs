@@ -211,7 +211,7 @@ mod tests {
         let bytes = encoded();
         let (bare, _) = without_tables(&bytes);
         for (index, value) in (2..bytes.len())
-            .step_by(7)
+            .step_by(41)
             .zip([0u8, 0xFF, 0xD9, 0x80].into_iter().cycle())
         {
             let mut damaged = bytes.clone();

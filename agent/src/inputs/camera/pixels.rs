@@ -80,35 +80,35 @@ impl Layout {
         if self.format == PixelFormat::Mjpeg {
             return mjpeg::decode(bytes);
         }
-        let mut image = RgbImage::new(self.width, self.height);
-        let rows = (*image).chunks_exact_mut((self.width as usize * 3).max(1));
-        let (stride, row, weights) = (self.stride(), self.row(), Weights::of(self.colour));
+        let (width, height) = (self.width as usize, self.height as usize);
+        let mut rgb = Vec::with_capacity(width * height * 3);
+        let (stride, row, weights) = (self.stride().max(1), self.row(), Weights::of(self.colour));
         let lines = bytes
-            .chunks(stride.max(1))
+            .chunks(stride)
+            .take(height)
             .map(|line| &line[..row.min(line.len())]);
         match self.format {
-            PixelFormat::Yuyv => rows
-                .zip(lines)
-                .for_each(|(to, from)| packed::<0>(from, to, &weights)),
-            PixelFormat::Uyvy => rows
-                .zip(lines)
-                .for_each(|(to, from)| packed::<1>(from, to, &weights)),
+            PixelFormat::Yuyv => lines.for_each(|line| packed::<0>(line, width, &weights, &mut rgb)),
+            PixelFormat::Uyvy => lines.for_each(|line| packed::<1>(line, width, &weights, &mut rgb)),
             PixelFormat::Nv12 => {
-                let (luma, chroma) = bytes.split_at(stride * self.height as usize);
-                for (index, (to, line)) in rows.zip(luma.chunks(stride)).enumerate() {
-                    let pairs = &chroma[index / 2 * stride..];
-                    planar(&line[..row], &pairs[..row.next_multiple_of(2)], to, &weights);
+                let chroma = &bytes[stride * height..];
+                for (index, luma) in lines.enumerate() {
+                    let pairs = &chroma[index / 2 * stride..][..row.next_multiple_of(2)];
+                    planar(luma, pairs, &weights, &mut rgb);
                 }
             }
-            PixelFormat::Rgb24 => rows.zip(lines).for_each(|(to, from)| to.copy_from_slice(from)),
-            PixelFormat::Bgr24 => rows.zip(lines).for_each(|(to, from)| {
-                for (to, from) in to.chunks_exact_mut(3).zip(from.chunks_exact(3)) {
-                    to.copy_from_slice(&[from[2], from[1], from[0]]);
-                }
+            PixelFormat::Rgb24 => lines.for_each(|line| rgb.extend_from_slice(line)),
+            PixelFormat::Bgr24 => lines.for_each(|line| {
+                rgb.extend_from_slice(line);
+                let start = rgb.len() - row;
+                rgb[start..]
+                    .chunks_exact_mut(3)
+                    .for_each(|pixel| pixel.swap(0, 2));
             }),
-            PixelFormat::Grey => rows.zip(lines).for_each(|(to, from)| {
-                for (to, luma) in to.chunks_exact_mut(3).zip(from) {
-                    to.fill(*luma);
+            PixelFormat::Grey => lines.for_each(|line| {
+                for part in line.chunks(BLOCK) {
+                    let luma: [u8; BLOCK] = filled(part);
+                    push(&mut rgb, |pixel| [luma[pixel]; 3], part.len());
                 }
             }),
             PixelFormat::Mjpeg => {}
@@ -118,40 +118,69 @@ impl Layout {
             PixelFormat::Yuyv | PixelFormat::Uyvy | PixelFormat::Nv12
         );
         if !is_yuv && !self.colour.full_range {
-            (*image).iter_mut().for_each(|value| *value = stretch(*value));
+            rgb.iter_mut().for_each(|value| *value = stretch(*value));
         }
-        Ok(image)
+        RgbImage::from_raw(self.width, self.height, rgb).ok_or_else(|| "it is not complete".to_owned())
     }
 }
 
-/// A row of 4:2:2. `LUMA`: where the first luma stands in four bytes.
-fn packed<const LUMA: usize>(from: &[u8], to: &mut [u8], weights: &Weights) {
-    let (u, v) = (1 - LUMA, 3 - LUMA);
-    let pairs = from.chunks_exact(4);
-    let mut pixels = to.chunks_exact_mut(6);
-    for (to, from) in (&mut pixels).zip(pairs) {
-        let chroma = weights.chroma(from[u], from[v]);
-        let (first, second) = (
-            weights.rgb(from[LUMA], chroma),
-            weights.rgb(from[LUMA + 2], chroma),
-        );
-        to.copy_from_slice(&[first[0], first[1], first[2], second[0], second[1], second[2]]);
+/// Pixels that are converted together: loops of a fixed length without branches become vector instructions.
+const BLOCK: usize = 64;
+
+/// A block's numbers; what is missing at the end of a row is 0, and not looked at.
+fn filled<const LENGTH: usize>(part: &[u8]) -> [u8; LENGTH] {
+    part.try_into().unwrap_or_else(|_| {
+        let mut block = [0; LENGTH];
+        block[..part.len()].copy_from_slice(part);
+        block
+    })
+}
+
+/// Appends the first pixels of a block.
+#[inline(always)]
+fn push(rgb: &mut Vec<u8>, pixel: impl Fn(usize) -> [u8; 3], count: usize) {
+    // Colour by colour, then side by side: the compiler does not see through both at once.
+    let (mut red, mut green, mut blue) = ([0; BLOCK], [0; BLOCK], [0; BLOCK]);
+    for index in 0..BLOCK {
+        [red[index], green[index], blue[index]] = pixel(index);
     }
-    // An odd width: the last pixel has its colour differences for itself.
-    let last = pixels.into_remainder();
-    if let ([_, _, _], Some(from)) = (&last, from.chunks_exact(4).last()) {
-        last.copy_from_slice(&weights.rgb(from[LUMA], weights.chroma(from[u], from[v])));
+    let mut block = [0; BLOCK * 3];
+    for index in 0..BLOCK {
+        block[index * 3] = red[index];
+        block[index * 3 + 1] = green[index];
+        block[index * 3 + 2] = blue[index];
+    }
+    rgb.extend_from_slice(&block[..count * 3]);
+}
+
+/// A row of 4:2:2. `LUMA`: where the first luma stands in four bytes.
+fn packed<const LUMA: usize>(line: &[u8], width: usize, weights: &Weights, rgb: &mut Vec<u8>) {
+    for (index, part) in line.chunks(BLOCK * 2).enumerate() {
+        let from: [u8; BLOCK * 2] = filled(part);
+        let (mut y, mut u, mut v) = ([0; BLOCK], [0; BLOCK], [0; BLOCK]);
+        for pair in 0..BLOCK / 2 {
+            let (pixel, at) = (pair * 2, pair * 4);
+            (y[pixel], y[pixel + 1]) = (from[at + LUMA], from[at + LUMA + 2]);
+            (u[pixel], u[pixel + 1]) = (from[at + 1 - LUMA], from[at + 1 - LUMA]);
+            (v[pixel], v[pixel + 1]) = (from[at + 3 - LUMA], from[at + 3 - LUMA]);
+        }
+        // An odd width: the last pair has one pixel.
+        let count = BLOCK.min(width - index * BLOCK);
+        push(rgb, |pixel| weights.rgb(y[pixel], u[pixel], v[pixel]), count);
     }
 }
 
 /// A row of NV12.
-fn planar(luma: &[u8], pairs: &[u8], to: &mut [u8], weights: &Weights) {
-    let pixels = to.chunks_mut(6).zip(luma.chunks(2)).zip(pairs.chunks_exact(2));
-    for ((to, luma), pair) in pixels {
-        let chroma = weights.chroma(pair[0], pair[1]);
-        for (to, luma) in to.chunks_exact_mut(3).zip(luma) {
-            to.copy_from_slice(&weights.rgb(*luma, chroma));
+fn planar(luma: &[u8], pairs: &[u8], weights: &Weights, rgb: &mut Vec<u8>) {
+    for (luma, pairs) in luma.chunks(BLOCK).zip(pairs.chunks(BLOCK)) {
+        let (y, from): ([u8; BLOCK], [u8; BLOCK]) = (filled(luma), filled(pairs));
+        let (mut u, mut v) = ([0; BLOCK], [0; BLOCK]);
+        for pair in 0..BLOCK / 2 {
+            let pixel = pair * 2;
+            (u[pixel], u[pixel + 1]) = (from[pixel], from[pixel]);
+            (v[pixel], v[pixel + 1]) = (from[pixel + 1], from[pixel + 1]);
         }
+        push(rgb, |pixel| weights.rgb(y[pixel], u[pixel], v[pixel]), luma.len());
     }
 }
 

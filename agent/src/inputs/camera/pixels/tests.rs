@@ -69,7 +69,7 @@ fn yuv_at(bytes: &[u8], layout: &Layout, x: usize, y: usize) -> [u8; 3] {
 #[test]
 fn yuv_follows_the_equations_at_every_size_and_stride() {
     for format in [PixelFormat::Yuyv, PixelFormat::Uyvy, PixelFormat::Nv12] {
-        for (width, height) in [(2, 2), (7, 5), (16, 3), (1, 1), (33, 4)] {
+        for (width, height) in [(2, 2), (7, 5), (64, 3), (1, 1), (129, 4), (200, 2)] {
             for padding in [0, 2, 30] {
                 for (index, (matrix, shares)) in STANDARDS.into_iter().enumerate() {
                     let full_range = (index as u32 + width) % 2 == 0;
@@ -98,7 +98,7 @@ fn every_combination_of_luma_and_differences_is_right() {
             for y in (0..=255).step_by(3) {
                 for u in (0..=255).step_by(5) {
                     for v in (0..=255).step_by(5) {
-                        let found = weights.rgb(y, weights.chroma(u, v));
+                        let found = weights.rgb(y, u, v);
                         assert_close(found, exact([y, u, v], shares, full_range), "weights");
                     }
                 }
@@ -204,9 +204,9 @@ fn measures() {
                 .collect();
             times.sort_by(f64::total_cmp);
             println!(
-                "{format:>6} {width}x{height}: {:.2} ms median, {:.2} ms p90, {} bytes",
+                "{format:>6} {width}x{height}: {:.2} ms least, {:.2} ms median, {} bytes",
+                times[0],
                 times[20],
-                times[36],
                 bytes.len()
             );
         }
