@@ -15,6 +15,7 @@ mod http;
 mod observer;
 mod range_server;
 
+mod camera;
 mod commands;
 mod deploying;
 mod folder;

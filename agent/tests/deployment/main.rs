@@ -6,6 +6,7 @@
     reason = "shared with the tests of the daemon, which use other parts"
 )]
 mod bundles;
+mod live;
 mod power_cut;
 
 use std::path::Path;
@@ -457,7 +458,7 @@ fn unreadable_inputs_are_refused_by_name_and_hurt_nobody() {
         let (reply, answer) = mpsc::channel();
         server.submit(Job {
             name: "bad.npy".into(),
-            bytes,
+            content: Content::Encoded(bytes),
             received: Instant::now(),
             reply: Box::new(move |result| reply.send(result).unwrap()),
         });

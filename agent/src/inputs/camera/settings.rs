@@ -85,7 +85,7 @@ impl CameraSettings {
     }
 
     /// Width and height asked for.
-    pub(super) fn size(&self) -> Option<(u32, u32)> {
+    pub fn size(&self) -> Option<(u32, u32)> {
         self.width.zip(self.height)
     }
 }
