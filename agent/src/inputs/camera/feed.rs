@@ -208,10 +208,7 @@ impl<S: Source, D: Demand<FrameOf<S>>> Feed<S, D> {
         self.monitor.failed(problem.clone());
         // Each problem once, until there are frames again.
         if self.told.as_ref() != Some(&problem) {
-            tracing::error!(
-                "camera {}: {problem}; it is tried again until it works",
-                self.device
-            );
+            tracing::error!("camera {}: {problem} (tried again until it works)", self.device);
             self.told = Some(problem);
         }
     }
