@@ -17,8 +17,8 @@ status
 for format in yuyv uyvy nv12 rgb24 bgr24 grey; do
     configure 'width = 320' 'height = 180' 'fps = 10.0' "format = \"$format\""
     check "$format: it streams" eventually 30 streams "$format 320x180"
-    # Patterns of one colour: red, green, blue, white.
-    for pattern in "7 255 0 0 76" "8 0 255 0 150" "9 0 0 255 29" "6 255 255 255 255"; do
+    # Patterns of one colour: red, green, blue, white; and as luma, which is BT.709 of full range there.
+    for pattern in "7 255 0 0 54" "8 0 255 0 182" "9 0 0 255 18" "6 255 255 255 255"; do
         set -- $pattern
         control test_pattern=$1
         [ $format = grey ] && set -- "$1" "$5" "$5" "$5"

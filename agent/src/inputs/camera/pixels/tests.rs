@@ -72,7 +72,7 @@ fn yuv_follows_the_equations_at_every_size_and_stride() {
         for (width, height) in [(2, 2), (7, 5), (64, 3), (1, 1), (129, 4), (200, 2)] {
             for padding in [0, 2, 30] {
                 for (index, (matrix, shares)) in STANDARDS.into_iter().enumerate() {
-                    let full_range = (index as u32 + width) % 2 == 0;
+                    let full_range = (index as u32 + width).is_multiple_of(2);
                     let mut layout = layout(format, width, height, 0);
                     layout.colour = Colour { matrix, full_range };
                     layout.stride = layout.stride() as u32 + padding;
