@@ -45,7 +45,7 @@ impl Slot {
         &self,
         name: String,
         stream: &'static str,
-        take: impl FnOnce() -> Option<LiveInput> + Send + 'static,
+        take: impl FnOnce(Vec<u8>) -> Option<LiveInput> + Send + 'static,
         reply: impl FnOnce(Result<(ResultMessage, bool), ServeError>) + Send + 'static,
     ) -> Submitted {
         self.hand_over(

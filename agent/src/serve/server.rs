@@ -83,8 +83,8 @@ pub enum Content {
     /// An image, `.npy` or `.npz`.
     Encoded(Vec<u8>),
     /// Whatever is there when its turn comes: the newest frame of a camera. `None` gives the input up, which is no
-    /// failure of the model's.
-    Live(Box<dyn FnOnce() -> Option<LiveInput> + Send>),
+    /// failure of the model's. It is given memory of an image that was used before, or none, for its own.
+    Live(Box<dyn FnOnce(Vec<u8>) -> Option<LiveInput> + Send>),
 }
 
 /// A frame, taken when its turn came.
@@ -332,6 +332,8 @@ impl Server {
 struct Held {
     model: Arc<LoadedModel>,
     session: Result<Box<dyn Session>, ServeError>,
+    /// Memory of the last frame, for the next one: megabytes, which the system would have to clear each time.
+    spare: Vec<u8>,
 }
 
 fn work(shared: &Shared, pulse: &Pulse) {
@@ -363,7 +365,11 @@ fn work(shared: &Shared, pulse: &Pulse) {
                 let session = Arc::clone(&model.engine)
                     .session()
                     .map_err(|error| ServeError::Model(error.to_string()));
-                Held { model, session }
+                Held {
+                    model,
+                    session,
+                    spare: Vec::new(),
+                }
             });
             pulse.rest();
             continue;
@@ -427,7 +433,9 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
         let mut taken = Taken::of(&job);
-        match guarded("reading", || taken.read(&held.model, &job.name, job.content)) {
+        match guarded("reading", || {
+            taken.read(&held.model, &job.name, job.content, &mut held.spare)
+        }) {
             Ok(Some(input)) => readable.push((taken, job.reply, input)),
             Ok(None) => (job.reply)(Err(ServeError::Withdrawn)),
             Err(problem) => fail(shared, job.reply, ServeError::Input(problem)),
@@ -489,14 +497,24 @@ impl Taken {
     }
 
     /// The model's input; `None` if it was withdrawn.
-    fn read(&mut self, model: &LoadedModel, name: &str, content: Content) -> Result<Option<Input>, String> {
+    fn read(
+        &mut self,
+        model: &LoadedModel,
+        name: &str,
+        content: Content,
+        spare: &mut Vec<u8>,
+    ) -> Result<Option<Input>, String> {
         match content {
             Content::Encoded(bytes) => model.read_input(name, &bytes).map(Some),
             Content::Live(take) => {
-                let Some(live) = take() else { return Ok(None) };
+                let Some(live) = take(std::mem::take(spare)) else {
+                    return Ok(None);
+                };
                 self.received = live.captured;
                 self.sequence = Some(live.sequence);
-                model.prepare(name, &live.image).map(Some)
+                let input = model.prepare(name, &live.image);
+                *spare = live.image.into_raw();
+                input.map(Some)
             }
         }
     }

@@ -62,7 +62,7 @@ fn server() -> Server {
 
 fn submit(
     server: &Server,
-    take: impl FnOnce() -> Option<LiveInput> + Send + 'static,
+    take: impl FnOnce(Vec<u8>) -> Option<LiveInput> + Send + 'static,
 ) -> mpsc::Receiver<Result<Answer, ServeError>> {
     let (reply, replies) = mpsc::channel();
     server.submit(Job {
@@ -96,7 +96,7 @@ fn a_frame_is_the_one_of_the_moment_and_its_latency_counts_from_its_capture() {
     let newest = Arc::new(AtomicU32::new(1));
     let take = |newest: &Arc<AtomicU32>| {
         let newest = Arc::clone(newest);
-        move || {
+        move |_: Vec<u8>| {
             let number = newest.load(Ordering::Relaxed);
             frame(number as u8, number.into(), Duration::from_millis(40))
         }
@@ -123,16 +123,16 @@ fn what_is_withdrawn_is_no_failure_and_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();
     let server = server();
     server.switch(Arc::new(model(folder.path())));
-    let gone = submit(&server, || None);
+    let gone = submit(&server, |_| None);
     assert_eq!(wait(&gone).unwrap_err(), ServeError::Withdrawn);
-    let there = submit(&server, || frame(4, 7, Duration::ZERO));
+    let there = submit(&server, |_| frame(4, 7, Duration::ZERO));
     assert_eq!(crate::first(&wait(&there).unwrap()), 8.0);
     let health = server.health();
     assert_eq!((health.answered, health.failed, health.dropped), (1, 0, 0));
     // A decoder that gives up unexpectedly ends its frame and nothing else.
-    let broken = submit(&server, || panic!("for the test"));
+    let broken = submit(&server, |_| panic!("for the test"));
     assert!(matches!(wait(&broken), Err(ServeError::Input(_))));
-    let after = submit(&server, || frame(5, 8, Duration::ZERO));
+    let after = submit(&server, |_| frame(5, 8, Duration::ZERO));
     assert_eq!(crate::first(&wait(&after).unwrap()), 10.0);
 }
 
@@ -147,7 +147,7 @@ fn a_model_that_takes_arrays_says_so() {
     );
     let server = server();
     server.switch(Arc::new(model.unwrap()));
-    let error = wait(&submit(&server, || frame(1, 1, Duration::ZERO))).unwrap_err();
+    let error = wait(&submit(&server, |_| frame(1, 1, Duration::ZERO))).unwrap_err();
     assert!(
         error
             .to_string()

@@ -173,7 +173,7 @@ impl<F: Frame> Demand<F> for SlotDemand {
         slot.submit_live(
             self.name.clone(),
             "camera",
-            move || take.take(),
+            move |spare| take.take(spare),
             move |result| match result {
                 Ok(_) | Err(ServeError::Withdrawn) => {}
                 // It was not its turn yet.

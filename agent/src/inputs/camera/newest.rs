@@ -80,15 +80,15 @@ impl<F: Frame> Newest<F> {
         std::mem::take(&mut self.lock().spoilt)
     }
 
-    /// The input's turn has come: decodes the frame. `None` if there is none any more, or it is spoilt.
-    pub(super) fn take(&self) -> Option<LiveInput> {
+    /// The input's turn has come: decodes the frame, into `spare` if it is large enough. `None` if there is none any more, or it is spoilt.
+    pub(super) fn take(&self, spare: Vec<u8>) -> Option<LiveInput> {
         let taken = {
             let mut state = self.lock();
             state.awaited = false;
             state.frame.take()
         };
         let (frame, captured) = taken?;
-        match frame.layout().rgb(frame.bytes()) {
+        match frame.layout().rgb(frame.bytes(), spare) {
             Ok(image) => {
                 self.monitor.taken();
                 Some(LiveInput {

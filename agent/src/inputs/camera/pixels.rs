@@ -71,17 +71,21 @@ impl Layout {
         }
     }
 
-    /// The image of a frame.
+    /// The image of a frame, in the memory of `spare` if that is large enough.
     ///
     /// # Errors
     /// When bytes are missing, or are no JPEG where they should be.
-    pub(super) fn rgb(&self, bytes: &[u8]) -> Result<RgbImage, String> {
+    pub(super) fn rgb(&self, bytes: &[u8], spare: Vec<u8>) -> Result<RgbImage, String> {
         self.check(bytes)?;
         if self.format == PixelFormat::Mjpeg {
+            // The decoder has memory of its own.
+            drop(spare);
             return mjpeg::decode(bytes);
         }
         let (width, height) = (self.width as usize, self.height as usize);
-        let mut rgb = Vec::with_capacity(width * height * 3);
+        let mut rgb = spare;
+        rgb.clear();
+        rgb.reserve_exact(width * height * 3);
         let (stride, row, weights) = (self.stride().max(1), self.row(), Weights::of(self.colour));
         let lines = bytes
             .chunks(stride)

@@ -213,7 +213,7 @@ impl Slot {
     /// The input's turn comes. Says which frame it got; the pixel says the same.
     fn turn(&self) -> Option<u64> {
         let newest = self.waiting.borrow_mut().take().expect("nothing waits");
-        let live = newest.take()?;
+        let live = newest.take(Vec::new())?;
         assert_eq!(u64::from(live.image.get_pixel(0, 0).0[0]), live.sequence & 0xFF);
         self.seen.borrow_mut().push(live.sequence);
         Some(live.sequence)

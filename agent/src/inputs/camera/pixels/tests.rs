@@ -77,7 +77,7 @@ fn yuv_follows_the_equations_at_every_size_and_stride() {
                     layout.colour = Colour { matrix, full_range };
                     layout.stride = layout.stride() as u32 + padding;
                     let bytes = noise(layout.least());
-                    let image = layout.rgb(&bytes).unwrap();
+                    let image = layout.rgb(&bytes, Vec::new()).unwrap();
                     assert_eq!(image.dimensions(), (width, height));
                     for (x, y, pixel) in image.enumerate_pixels() {
                         let yuv = yuv_at(&bytes, &layout, x as usize, y as usize);
@@ -108,6 +108,23 @@ fn every_combination_of_luma_and_differences_is_right() {
 }
 
 #[test]
+fn memory_of_another_image_leaves_no_trace() {
+    let layout = layout(PixelFormat::Yuyv, 7, 5, 0);
+    let bytes = noise(layout.least());
+    let fresh = layout.rgb(&bytes, Vec::new()).unwrap();
+    for spare in [vec![9; 3], vec![9; 7 * 5 * 3], vec![9; 1000]] {
+        assert_eq!(layout.rgb(&bytes, spare).unwrap(), fresh);
+    }
+    let large = Vec::with_capacity(1000);
+    let place: *const u8 = large.as_ptr();
+    assert_eq!(
+        layout.rgb(&bytes, large).unwrap().as_raw().as_ptr(),
+        place,
+        "it is used"
+    );
+}
+
+#[test]
 fn colours_everybody_knows_are_those_colours() {
     // 75 % bars of ITU-R BT.471 as BT.601 numbers, from its tables: white, yellow, cyan, green, magenta, red, blue, black.
     let bars = [
@@ -121,7 +138,9 @@ fn colours_everybody_knows_are_those_colours() {
         ([16, 128, 128], [0, 0, 0]),
     ];
     for ([y, u, v], expected) in bars {
-        let image = layout(PixelFormat::Yuyv, 2, 1, 4).rgb(&[y, u, y, v]).unwrap();
+        let image = layout(PixelFormat::Yuyv, 2, 1, 4)
+            .rgb(&[y, u, y, v], Vec::new())
+            .unwrap();
         for (found, expected) in image.iter().zip(expected.iter().cycle()) {
             assert!(
                 found.abs_diff(*expected) <= 1,
@@ -143,16 +162,18 @@ fn other_formats_are_copied_in_order() {
     };
     // Two rows of one pixel, with a byte of padding.
     let bytes = [1, 2, 3, 99, 4, 5, 6];
-    let rgb = full(PixelFormat::Rgb24, 1, 2, 4).rgb(&bytes).unwrap();
+    let rgb = full(PixelFormat::Rgb24, 1, 2, 4).rgb(&bytes, Vec::new()).unwrap();
     assert_eq!(rgb.as_raw(), &[1, 2, 3, 4, 5, 6]);
-    let bgr = full(PixelFormat::Bgr24, 1, 2, 4).rgb(&bytes).unwrap();
+    let bgr = full(PixelFormat::Bgr24, 1, 2, 4).rgb(&bytes, Vec::new()).unwrap();
     assert_eq!(bgr.as_raw(), &[3, 2, 1, 6, 5, 4]);
-    let grey = full(PixelFormat::Grey, 3, 2, 4).rgb(&bytes).unwrap();
+    let grey = full(PixelFormat::Grey, 3, 2, 4).rgb(&bytes, Vec::new()).unwrap();
     assert_eq!(
         grey.as_raw(),
         &[1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6]
     );
-    let limited = layout(PixelFormat::Grey, 3, 1, 3).rgb(&[16, 235, 126]).unwrap();
+    let limited = layout(PixelFormat::Grey, 3, 1, 3)
+        .rgb(&[16, 235, 126], Vec::new())
+        .unwrap();
     assert_eq!(limited.as_raw(), &[0, 0, 0, 255, 255, 255, 128, 128, 128]);
 }
 
@@ -166,17 +187,19 @@ fn short_frames_are_refused_to_the_byte() {
             let mut layout = layout(format, width, height, 0);
             layout.stride = layout.stride() as u32 + padding;
             let bytes = noise(layout.least());
-            assert!(layout.rgb(&bytes).is_ok(), "{layout:?}");
-            let short = layout.rgb(&bytes[1..]).unwrap_err();
+            assert!(layout.rgb(&bytes, Vec::new()).is_ok(), "{layout:?}");
+            let short = layout.rgb(&bytes[1..], Vec::new()).unwrap_err();
             assert_eq!(
                 short,
                 format!("it has {} of {} bytes", bytes.len() - 1, bytes.len())
             );
             // More than is needed, as drivers that round up give it.
-            assert!(layout.rgb(&noise(bytes.len() + 100)).is_ok());
+            assert!(layout.rgb(&noise(bytes.len() + 100), Vec::new()).is_ok());
         }
     }
-    let narrow = layout(PixelFormat::Yuyv, 4, 1, 4).rgb(&[0; 64]).unwrap_err();
+    let narrow = layout(PixelFormat::Yuyv, 4, 1, 4)
+        .rgb(&[0; 64], Vec::new())
+        .unwrap_err();
     assert_eq!(
         narrow,
         "rows of 8 bytes do not fit 4, which the driver gives them"
@@ -195,10 +218,12 @@ fn measures() {
                 PixelFormat::Mjpeg => photo(width, height),
                 _ => noise(layout.least()),
             };
+            let mut spare = Vec::new();
             let mut times: Vec<f64> = (0..40)
                 .map(|_| {
                     let begun = Instant::now();
-                    black_box(layout.rgb(black_box(&bytes)).unwrap());
+                    let image = layout.rgb(black_box(&bytes), std::mem::take(&mut spare)).unwrap();
+                    spare = black_box(image).into_raw();
                     begun.elapsed().as_secs_f64() * 1e3
                 })
                 .collect();
