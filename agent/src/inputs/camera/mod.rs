@@ -6,6 +6,10 @@
 //!
 //! No frame waits in a queue: what waits there is a place, and the frame that is newest when its turn comes takes it.
 //! So neither a slow model nor a lowered rate makes frames old.
+#![cfg_attr(
+    not(feature = "camera"),
+    allow(dead_code, reason = "the edge that uses it is left out")
+)]
 
 mod colour;
 mod feed;
