@@ -213,7 +213,12 @@ fn measures() {
     use std::time::Instant;
     for (width, height) in [(640u32, 480u32), (1920, 1080)] {
         for format in PixelFormat::ALL {
-            let layout = layout(format, width, height, 0);
+            let mut layout = layout(format, width, height, 0);
+            // As drivers declare it: RGB and luma of full range are only copied.
+            layout.colour.full_range = matches!(
+                format,
+                PixelFormat::Rgb24 | PixelFormat::Bgr24 | PixelFormat::Grey
+            );
             let bytes = match format {
                 PixelFormat::Mjpeg => photo(width, height),
                 _ => noise(layout.least()),
