@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use edgeopt_agent::config::{Config, ConfigError, DropPolicy, Input, Listen, Severity};
+use edgeopt_agent::inputs::camera::{FormatChoice, PixelFormat};
 use edgeopt_models::Bytes;
 
 const KEY: &str = "RWQp7tYaUVaS5yvZ8ZkKX93KMQQvARiz+MTe8rUbzPbbx2P/JrhT+YaK";
@@ -35,6 +36,17 @@ fn the_example_that_is_shipped_is_valid_and_shows_every_section() {
     assert!(inputs.iter().any(|input| matches!(input, Input::Mqtt {})));
     assert!(inputs.iter().any(|input| matches!(input, Input::Folder { .. })));
     assert!(inputs.iter().any(|input| matches!(input, Input::Http {})));
+    // The examples of what most devices do not have are right, too.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let with_camera: String = text
+        .lines()
+        .skip_while(|line| !line.starts_with("#+ [slots."))
+        .map_while(|line| line.strip_prefix("#+ "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let with_camera = load(&(minimal() + "[slots.detector]\n" + &with_camera), &[]).unwrap();
+    let camera = with_camera.slots.into_values().next().unwrap().camera.unwrap();
+    assert!(camera.size().is_some() && camera.fps.is_some() && camera.rate.is_some());
     // What the example says of defaults is true: the commented-out lines change nothing.
     let text = std::fs::read_to_string(&path).unwrap();
     let enabled: String = text
@@ -135,6 +147,68 @@ fn all_contradictions_come_in_one_message() {
             "slots.s.inputs[0]",
             "slots.s.inputs[2]",
         ]
+    );
+}
+
+#[test]
+fn a_camera_alone_feeds_a_slot_and_its_mistakes_are_named() {
+    let slot = |camera: &str| format!("{}[slots.a.camera]\n{camera}", minimal());
+    let config = load(&slot("device = \"/dev/video0\"\n"), &[]).unwrap();
+    let camera = config.slots.values().next().unwrap().camera.clone().unwrap();
+    assert_eq!(
+        (camera.format, camera.width, camera.rate),
+        (FormatChoice::Auto, None, None)
+    );
+    let given = slot("device = \"/dev/v4l/by-id/usb-cam\"\nformat = \"mjpeg\"\nfps = 30.0\nrate = 7.5\n");
+    let camera = load(&given, &[])
+        .unwrap()
+        .slots
+        .into_values()
+        .next()
+        .unwrap()
+        .camera
+        .unwrap();
+    assert_eq!(camera.format, FormatChoice::Only(PixelFormat::Mjpeg));
+    let error = refusal(&slot("device = \"/dev/video0\"\nformat = \"h264\"\n"));
+    assert!(
+        error.starts_with("agent.toml:8:") && error.contains("mjpeg"),
+        "{error}"
+    );
+    let error = refusal(&slot("device = \"/dev/video0\"\ngain = 3\n"));
+    assert!(error.contains("unknown field `gain`"), "{error}");
+    assert!(refusal(&slot("")).contains("missing field `device`"));
+    let text = slot("device = \"video0\"\nwidth = 8\nfps = 0.0\nrate = nan\n")
+        + "[slots.b.camera]\ndevice = \"video0\"\n";
+    let ConfigError::Invalid { problems, .. } = load(&text, &[]).unwrap_err() else {
+        panic!("another error")
+    };
+    let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "slots.a.camera.device",
+            "slots.a.camera.width",
+            "slots.a.camera.width",
+            "slots.a.camera.fps",
+            "slots.a.camera.rate",
+            "slots.b.camera.device",
+            "slots.b.camera.device",
+        ]
+    );
+    assert!(
+        problems[6].message.contains("slots.a.camera's too"),
+        "{problems:?}"
+    );
+    // What the device itself says is the check's part.
+    let config = load(&slot("device = \"/dev/null\"\n"), &[]).unwrap();
+    let found = config.check();
+    let problem = found
+        .iter()
+        .find(|problem| problem.field == "slots.a.camera")
+        .unwrap();
+    assert_eq!(
+        problem.message,
+        "/dev/null: it is no camera: it is no V4L2 device"
     );
 }
 

@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Config, Input, Listen, Tls};
 use crate::download::HttpClient;
+use crate::inputs::camera;
 use crate::link;
 
 /// How bad a [`Problem`] is.
@@ -158,6 +159,11 @@ impl Config {
                     let field = format!("slots.{slot}.inputs[{index}].path");
                     findings.error(&field, format!("{} is not a folder: create it", path.display()));
                 }
+            }
+        }
+        for (slot, settings) in &self.slots {
+            if let Some(problem) = settings.camera.as_ref().and_then(camera::problem) {
+                findings.error(&format!("slots.{slot}.camera"), problem);
             }
         }
         findings.0.extend(self.hardware.absent_devices());
@@ -327,6 +333,7 @@ impl Config {
             );
         }
         let mut watched: BTreeMap<&PathBuf, String> = BTreeMap::new();
+        let mut cameras: BTreeMap<&PathBuf, String> = BTreeMap::new();
         for (slot, settings) in &self.slots {
             findings.range(&format!("slots.{slot}.queue"), settings.queue, 1, 4096, "");
             findings.range(&format!("slots.{slot}.workers"), settings.workers, 1, 64, "");
@@ -345,11 +352,22 @@ impl Config {
                 " ms",
             );
             let has_sensor = self.hardware.sensors.values().any(|sensor| sensor.slot == *slot);
-            if settings.inputs.is_empty() && !has_sensor {
+            if settings.inputs.is_empty() && settings.camera.is_none() && !has_sensor {
                 findings.error(
                     &format!("slots.{slot}.inputs"),
-                    "is empty, and no sensor of [hardware] feeds the slot: name at least one source",
+                    "is empty, and neither a camera nor a sensor of [hardware] feeds the slot: name at least one source",
                 );
+            }
+            if let Some(camera) = &settings.camera {
+                let field = format!("slots.{slot}.camera");
+                for (inner, problem) in camera.problems() {
+                    findings.error(&format!("{field}.{inner}"), problem);
+                }
+                if let Some(other) = cameras.insert(&camera.device, field.clone()) {
+                    let device = camera.device.display();
+                    let problem = format!("{device} is {other}'s too: a camera has one reader");
+                    findings.error(&format!("{field}.device"), problem);
+                }
             }
             for (index, input) in settings.inputs.iter().enumerate() {
                 let field = format!("slots.{slot}.inputs[{index}]");

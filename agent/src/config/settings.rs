@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::size;
 use crate::hardware::HardwareSettings;
+use crate::inputs::camera::CameraSettings;
 use crate::protocol::{DeviceId, Encoding, SlotName};
 
 /// Everything `agent.toml` may contain. `systemd/agent.toml` shows each field with its default.
@@ -288,11 +289,14 @@ impl Default for Watch {
 }
 
 /// A place for one model.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slot {
-    /// Where its inputs come from; may be empty where a sensor feeds the slot.
+    /// Where its inputs come from; may be absent where a camera or a sensor feeds the slot.
+    #[serde(default)]
     pub inputs: Vec<Input>,
+    /// A camera whose newest frame is an input.
+    pub camera: Option<CameraSettings>,
     /// Inputs that may wait.
     #[serde(default = "defaults::queue")]
     pub queue: u32,

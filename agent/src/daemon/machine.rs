@@ -101,7 +101,7 @@ impl Machine {
     }
 
     /// A slot does not answer any more.
-    pub(super) fn fault(&self, slot: &SlotName) {
+    pub(crate) fn fault(&self, slot: &SlotName) {
         if self.has_rules {
             self.tell(Told::Fault(slot.clone()));
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!  broker ──▶ link ──▶ inbound ──▶ keepers (one per slot) ──▶ store, engines
 //!                         │  └────▶ commands
-//!  folders, HTTP ─────────┴──────▶ servers (one per slot) ──▶ results ──▶ mail (spool) ──▶ link ──▶ broker
+//!  cameras, folders, HTTP ┴──────▶ servers (one per slot) ──▶ results ──▶ mail (spool) ──▶ link ──▶ broker
 //!                                                reports, telemetry ──────▶ mail (latest) ─┘
 //! ```
 //!
@@ -32,6 +32,7 @@ pub use start::StartError;
 
 use crate::http::HttpServer;
 use crate::inputs::FolderWatch;
+use crate::inputs::camera::CameraFeed;
 use crate::link::{Link, Stopped};
 use crate::pulse::{Overdue, Pulse, Pulses};
 use machine::Board;
@@ -42,6 +43,7 @@ use telemetry::Ticker;
 /// What takes part in a running daemon; ends with [`Daemon::stop`].
 pub struct Daemon {
     folders: Vec<FolderWatch>,
+    cameras: Vec<CameraFeed>,
     http: Option<HttpServer>,
     ticker: Ticker,
     slots: Arc<Slots>,
@@ -81,6 +83,7 @@ impl Daemon {
         let begun = Instant::now();
         let part = || (limit / 4).min(limit.saturating_sub(begun.elapsed()));
         drop(self.folders);
+        drop(self.cameras);
         self.slots.drain(part());
         // Requests under way have their answers now.
         drop(self.http);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mail::Mail;
 use super::slots::Slots;
+use crate::inputs::camera::{CameraView, Monitor};
 use crate::link::{LinkView, Watch};
 use crate::protocol::{DeviceId, ReportedSlot, SlotName};
 use crate::pulse::Pulses;
@@ -106,6 +107,9 @@ pub struct SlotOverview {
     pub p50_ms: f64,
     /// 99th percentile of the same.
     pub p99_ms: f64,
+    /// The camera that feeds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub camera: Option<CameraView>,
 }
 
 /// A build under way.
@@ -127,6 +131,7 @@ pub(crate) struct Observer {
     pub(super) slots: Arc<Slots>,
     pub(super) budget: Option<Budget>,
     pub(super) pulses: Pulses,
+    pub(super) cameras: BTreeMap<SlotName, Arc<Monitor>>,
 }
 
 impl Observer {
@@ -174,6 +179,7 @@ impl Observer {
                         dropped: health.dropped,
                         p50_ms: latency.p50_ms,
                         p99_ms: latency.p99_ms,
+                        camera: self.cameras.get(&slot.name).map(|camera| camera.view()),
                     };
                     (slot.name.clone(), overview)
                 })

@@ -80,6 +80,19 @@ impl Results {
         }
     }
 
+    /// When something happened that is known by the monotonic clock.
+    pub(crate) fn arrived(&self, instant: Instant) -> Arrival {
+        let ago = instant.elapsed();
+        let now = self.arrival();
+        Arrival {
+            instant,
+            wall_ms: now
+                .wall_ms
+                .map(|now| now.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))),
+            monotonic: now.monotonic.saturating_sub(ago),
+        }
+    }
+
     /// The message for an answer, and whether it waits for the broker now.
     pub(crate) fn publish(
         &self,
@@ -96,6 +109,7 @@ impl Results {
             version: answer.version,
             wall_ms: arrival.wall_ms,
             monotonic_us: u64::try_from(arrival.monotonic.as_micros()).unwrap_or(u64::MAX),
+            sequence: answer.sequence,
             latency_ms: answer.latency_ms,
             prediction: answer.prediction,
         };

@@ -9,7 +9,7 @@ use super::results::{Arrival, Results};
 use crate::config;
 use crate::deploy::{Keeper, KeeperHandle};
 use crate::protocol::{Prediction, ResultMessage, SlotName};
-use crate::serve::{Answer, BuildProgress, Job, ServeError, Server, Submitted};
+use crate::serve::{Answer, BuildProgress, Content, Job, LiveInput, ServeError, Server, Submitted};
 
 /// One slot.
 pub(crate) struct Slot {
@@ -32,20 +32,54 @@ impl Slot {
         reply: impl FnOnce(Result<(ResultMessage<Prediction>, bool), ServeError>) + Send + 'static,
     ) -> Submitted {
         let arrival: Arrival = self.results.arrival();
+        self.hand_over(
+            name,
+            Content::Encoded(bytes),
+            arrival.instant,
+            move |results, answer| results.publish(&stream, &arrival, answer),
+            reply,
+        )
+    }
+
+    /// Hands over an input that is taken when its turn comes. Its result carries the time of its capture.
+    pub(crate) fn submit_live(
+        &self,
+        name: String,
+        stream: &'static str,
+        take: impl FnOnce(Vec<u8>) -> Option<LiveInput> + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage<Prediction>, bool), ServeError>) + Send + 'static,
+    ) -> Submitted {
+        self.hand_over(
+            name,
+            Content::Live(Box::new(take)),
+            Instant::now(),
+            move |results, answer| results.publish(stream, &results.arrived(answer.received), answer),
+            reply,
+        )
+    }
+
+    fn hand_over(
+        &self,
+        name: String,
+        content: Content,
+        received: Instant,
+        publish: impl FnOnce(&Results, Answer) -> (ResultMessage<Prediction>, bool) + Send + 'static,
+        reply: impl FnOnce(Result<(ResultMessage<Prediction>, bool), ServeError>) + Send + 'static,
+    ) -> Submitted {
         let (results, machine, slot) = (self.results.clone(), self.machine.clone(), self.name.clone());
         self.server.submit(Job {
             name,
-            bytes,
-            received: arrival.instant,
+            content,
+            received,
             reply: Box::new(move |result: Result<Answer, ServeError>| {
                 match &result {
                     Ok(answer) => machine.result(&slot, &answer.prediction),
                     Err(ServeError::Model(_) | ServeError::NoModel | ServeError::Paused) => {
                         machine.fault(&slot);
                     }
-                    Err(ServeError::QueueFull | ServeError::Input(_)) => {}
+                    Err(ServeError::QueueFull | ServeError::Input(_) | ServeError::Withdrawn) => {}
                 }
-                reply(result.map(|answer| results.publish(&stream, &arrival, answer)));
+                reply(result.map(|answer| publish(&results, answer)));
             }),
         })
     }

@@ -27,6 +27,7 @@ use crate::deploy::Keeper;
 use crate::download::{Blobs, Fetcher, HttpClient, HttpError};
 use crate::hardware::HardwareError;
 use crate::http::{HttpServer, HttpServerError};
+use crate::inputs::camera::{CameraFeed, Monitor};
 use crate::inputs::{FolderError, FolderWatch};
 use crate::link::{Environment, Link, LinkError, LinkOptions};
 use crate::protocol::{BlobRequest, MAX_CHUNK, SlotName, Topic, TopicName};
@@ -186,6 +187,14 @@ impl Daemon {
             },
             &pulses,
         )?;
+        let monitors: BTreeMap<SlotName, Arc<Monitor>> = config
+            .slots
+            .iter()
+            .filter_map(|(slot, settings)| {
+                let device = settings.camera.as_ref()?.device.display().to_string();
+                Some((slot.clone(), Arc::new(Monitor::new(device))))
+            })
+            .collect();
         let observer = Arc::new(Observer {
             device: device.clone(),
             agent_version: agent_version.to_owned(),
@@ -195,6 +204,7 @@ impl Daemon {
             slots: Arc::clone(&slots),
             budget,
             pulses: pulses.clone(),
+            cameras: monitors.clone(),
         });
         let ticker = Ticker::start(
             Source {
@@ -223,6 +233,23 @@ impl Daemon {
         for slot in config.slots.keys() {
             folders.extend(watched(config, slot, &slots, &pulses)?);
         }
+        let mut cameras = Vec::new();
+        for (slot, monitor) in monitors {
+            let Some(settings) = config.slots.get(&slot) else {
+                continue;
+            };
+            if let Some(camera) = &settings.camera {
+                let slots = Arc::clone(&slots);
+                cameras.push(CameraFeed::start(
+                    camera,
+                    settings.workers,
+                    slot,
+                    slots,
+                    monitor,
+                    &pulses,
+                )?);
+            }
+        }
         let inbound = inbound::start(
             received,
             Addressees {
@@ -237,6 +264,7 @@ impl Daemon {
         begun.0 = None;
         Ok(Self {
             folders,
+            cameras,
             http,
             ticker,
             slots,

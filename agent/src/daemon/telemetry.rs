@@ -13,7 +13,7 @@ use super::reports::Reports;
 use super::results::wall_ms;
 use crate::clock::since_boot;
 use crate::link::{Alarm, WallClock};
-use crate::protocol::{DeviceId, Latency, Sample, SlotName, Telemetry, Topic};
+use crate::protocol::{Camera, DeviceId, Latency, Sample, SlotName, Telemetry, Topic};
 use crate::pulse::{Pulse, Pulses};
 
 /// How often what is due by time is looked at.
@@ -173,6 +173,14 @@ impl Worker {
                 oversize: overview.spool.oversize,
             },
         ];
+        let cameras: BTreeMap<SlotName, Camera> = overview
+            .slots
+            .into_iter()
+            .filter_map(|(slot, state)| Some((slot, state.camera?.camera)))
+            .collect();
+        if !cameras.is_empty() {
+            samples.push(Sample::Camera(cameras));
+        }
         samples.extend(self.source.machine.measure());
         samples
     }

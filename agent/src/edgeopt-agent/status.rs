@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use edgeopt_agent::config::{Config, Listen};
 use edgeopt_agent::daemon::Overview;
-use edgeopt_agent::protocol::EngineState;
+use edgeopt_agent::inputs::camera::CameraView;
+use edgeopt_agent::protocol::{CameraState, EngineState};
 use edgeopt_models::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -79,6 +80,30 @@ async fn get(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> an
         bail!("{status}: {text}");
     }
     Ok(text)
+}
+
+fn write_camera(page: &mut String, view: &CameraView) {
+    let camera = &view.camera;
+    let state = match camera.state {
+        CameraState::Starting => "starting",
+        CameraState::Streaming => "streaming",
+        CameraState::Failed => "failed",
+    };
+    let mode = match (&view.format, view.size) {
+        (Some(format), Some((width, height))) => format!(", {format} {width}x{height}"),
+        _ => String::new(),
+    };
+    let age = view
+        .age_ms
+        .map_or("no frame yet".to_owned(), |age| format!("the last {age} ms ago"));
+    let _ = writeln!(
+        page,
+        "  camera {}  {state}{mode}, {:.1} frames/s: {} taken, {} skipped, {} bad, {} lost, {age}",
+        view.device, camera.fps, camera.taken, camera.skipped, camera.bad, camera.lost
+    );
+    if let Some(problem) = &camera.problem {
+        let _ = writeln!(page, "  ! {problem}");
+    }
 }
 
 fn page(overview: &Overview) -> String {
@@ -151,6 +176,9 @@ fn page(overview: &Overview) -> String {
         }
         if let Some(reason) = &slot.reported.reason {
             let _ = writeln!(page, "  {reason}");
+        }
+        if let Some(camera) = &slot.camera {
+            write_camera(&mut page, camera);
         }
     }
     page

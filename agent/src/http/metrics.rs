@@ -11,8 +11,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::daemon::overview::{Observer, SlotOverview};
-use crate::protocol::EngineState;
+use crate::daemon::overview::{Observer, Overview, SlotOverview};
+use crate::inputs::camera::CameraView;
+use crate::protocol::{CameraState, EngineState};
 use crate::serve::{Health, LATENCY_BOUNDS_MS};
 
 /// The content type of the format.
@@ -168,8 +169,67 @@ impl Collector for Source {
                 ConstGauge::new(1i64).encode(backends.encode_family(&labels)?)?;
             }
         }
-        Ok(())
+        cameras(&mut encoder, &overview)
     }
+}
+
+fn cameras(encoder: &mut DescriptorEncoder<'_>, overview: &Overview) -> Result<(), fmt::Error> {
+    let cameras: Vec<_> = overview
+        .slots
+        .iter()
+        .filter_map(|(slot, state)| Some((slot.as_str(), state.camera.as_ref()?)))
+        .collect();
+    if cameras.is_empty() {
+        return Ok(());
+    }
+    type Value = fn(&CameraView) -> Option<f64>;
+    let gauges: [(&str, &str, Option<Unit>, Value); 3] = [
+        (
+            "camera_streaming",
+            "Whether the camera gives frames",
+            None,
+            |view| Some(f64::from(u8::from(view.camera.state == CameraState::Streaming))),
+        ),
+        ("camera_frame_rate", "Frames per second", None, |view| {
+            Some(view.camera.fps)
+        }),
+        (
+            "camera_frame_age",
+            "Since the last good frame was captured",
+            Some(Unit::Seconds),
+            |view| view.age_ms.map(|age| age as f64 / 1e3),
+        ),
+    ];
+    for (name, help, unit, value) in gauges {
+        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (slot, view) in &cameras {
+            if let Some(value) = value(view) {
+                ConstGauge::new(value).encode(family.encode_family(&[("slot", *slot)])?)?;
+            }
+        }
+    }
+    type Count = fn(&CameraView) -> u64;
+    let counters: [(&str, &str, Count); 4] = [
+        ("camera_taken", "Frames given to a model", |view| {
+            view.camera.taken
+        }),
+        ("camera_skipped", "Good frames given to no model", |view| {
+            view.camera.skipped
+        }),
+        ("camera_bad", "Frames damaged or cut off", |view| view.camera.bad),
+        (
+            "camera_lost",
+            "Frames counted by the driver and never given",
+            |view| view.camera.lost,
+        ),
+    ];
+    for (name, help, count) in counters {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (slot, view) in &cameras {
+            ConstCounter::new(count(view)).encode(family.encode_family(&[("slot", *slot)])?)?;
+        }
+    }
+    Ok(())
 }
 
 fn slots(

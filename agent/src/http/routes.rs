@@ -134,7 +134,8 @@ fn refusal(error: &ServeError) -> Answer {
         ServeError::QueueFull => StatusCode::TOO_MANY_REQUESTS,
         ServeError::NoModel | ServeError::Paused => StatusCode::SERVICE_UNAVAILABLE,
         ServeError::Input(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        ServeError::Model(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        // Only a camera's inputs are withdrawn.
+        ServeError::Model(_) | ServeError::Withdrawn => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let mut answer = problem(status, &error.to_string());
     if matches!(error, ServeError::QueueFull | ServeError::NoModel) {

@@ -28,5 +28,5 @@ pub use state::{
     DesiredState, EngineState, ModelSource, Phase, ReportedEngine, ReportedSlot, ReportedState, SlotSpec,
     Status,
 };
-pub use telemetry::{Fan, Latency, Sample, Telemetry};
+pub use telemetry::{Camera, CameraState, Fan, Latency, Sample, Telemetry};
 pub use topic::{ParseTopicError, Topic, Writer};

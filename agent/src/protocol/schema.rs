@@ -143,6 +143,7 @@ fn the_kind_of_a_sample_is_its_tag() {
             causes: BTreeSet::new(),
             slots: BTreeMap::new(),
         },
+        Sample::Camera(BTreeMap::new()),
         Sample::Latency(BTreeMap::new()),
         Sample::Link {
             connects: 1,

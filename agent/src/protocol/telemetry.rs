@@ -60,6 +60,8 @@ pub enum Sample {
         /// Largest number of inferences per second by slot; slots without a limit are absent.
         slots: BTreeMap<SlotName, f64>,
     },
+    /// Cameras by the slot that they feed; only where there are any.
+    Camera(BTreeMap<SlotName, Camera>),
     /// Latency by slot since the last report.
     Latency(BTreeMap<SlotName, Latency>),
     /// The link to the broker and the spool before it.
@@ -85,6 +87,7 @@ impl Sample {
             Self::Fan(_) => "fan",
             Self::PowerMode { .. } => "power_mode",
             Self::RateLimit { .. } => "rate_limit",
+            Self::Camera(_) => "camera",
             Self::Latency(_) => "latency",
             Self::Link { .. } => "link",
         })
@@ -101,6 +104,41 @@ pub struct Fan {
     /// Turns per minute; absent where there is no tachometer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpm: Option<u64>,
+}
+
+/// A camera. Counts are since the daemon's start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Camera {
+    /// Whether it gives frames.
+    pub state: CameraState,
+    /// Why it does not, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Frames per second that came last; 0 when none comes.
+    pub fps: f64,
+    /// Frames that a model was given.
+    pub taken: u64,
+    /// Good frames that no model was given: newer ones came, they were not due, or there was no model.
+    pub skipped: u64,
+    /// Frames that were damaged or cut off.
+    pub bad: u64,
+    /// Frames that the driver counted and never gave.
+    pub lost: u64,
+}
+
+/// What a camera does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CameraState {
+    /// It has neither given a frame nor failed yet.
+    #[default]
+    Starting,
+    /// It gives frames.
+    Streaming,
+    /// It cannot be used now; it is tried again until it can.
+    Failed,
 }
 
 /// Latency of one slot.

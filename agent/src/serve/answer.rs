@@ -1,5 +1,7 @@
 //! What a model says about one input.
 
+use std::time::Instant;
+
 use edgeopt_models::Tensor;
 use edgeopt_models::bundle::Postprocessing;
 use edgeopt_runtime::pipeline::postprocess::{Outputs, interpret};
@@ -22,6 +24,10 @@ pub struct Answer {
     pub latency_ms: f64,
     /// Whether an output holds NaN or an infinity that no golden output of its name holds.
     pub non_finite: bool,
+    /// When its input came, or was captured.
+    pub received: Instant,
+    /// The input's number, where its source counts: a camera's frame.
+    pub sequence: Option<u64>,
 }
 
 /// Reads outputs as declared; raw ones come with their values.

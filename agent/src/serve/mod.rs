@@ -18,6 +18,6 @@ pub use answer::Answer;
 pub use building::BuildProgress;
 pub use health::{Health, LATENCY_BOUNDS_MS, LatencySummary, WatchCriteria};
 pub use model::{Input, LoadError, LoadedModel};
-pub use server::{Job, ServeError, Server, ServerOptions, Submitted};
+pub use server::{Content, Job, LiveInput, Reply, ServeError, Server, ServerOptions, Submitted};
 pub use stage::{Executors, SlotStage};
 pub use turns::{Turn, Turns};

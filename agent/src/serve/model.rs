@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Precision, Trust};
+use edgeopt_models::bundle::{self, BundleError, DimInfo, Limits, Manifest, Precision, Preprocessing, Trust};
 use edgeopt_models::{Bytes, MappedPart, Tensor};
 use edgeopt_runtime::dataset::decode_arrays;
 use edgeopt_runtime::memory::BudgetError;
@@ -13,6 +13,8 @@ use edgeopt_runtime::{
     AtHand, Backend, BundleEngines, CompileOptions, Engine, ModelSource, RuntimeError, TensorSpec,
     compile_declared, declared_options,
 };
+
+use image::RgbImage;
 
 use super::non_finite::NonFinite;
 
@@ -176,15 +178,28 @@ impl LoadedModel {
                 geometry: None,
             });
         }
-        let Some(preprocessing) = &self.manifest.preprocessing else {
-            return Err(format!(
+        // Before it is decoded: that takes time, and memory.
+        self.preprocessing(name)?;
+        let image = preprocess::decode_bytes(bytes).map_err(|error| format!("{name}: {error}"))?;
+        self.prepare(name, &image)
+    }
+
+    fn preprocessing(&self, name: &str) -> Result<&Preprocessing, String> {
+        self.manifest.preprocessing.as_ref().ok_or_else(|| {
+            format!(
                 "{name}: {} takes arrays (.npy, .npz); its bundle does not say how an image becomes its input",
                 self.manifest.name
-            ));
-        };
-        let image = preprocess::decode_bytes(bytes).map_err(|error| format!("{name}: {error}"))?;
-        let prepared =
-            preprocess::prepare(&image, preprocessing).map_err(|error| format!("{name}: {error}"))?;
+            )
+        })
+    }
+
+    /// The input that an image becomes, as the bundle declares.
+    ///
+    /// # Errors
+    /// When the bundle declares nothing of the kind, or it does not fit; `name` is for messages.
+    pub fn prepare(&self, name: &str, image: &RgbImage) -> Result<Input, String> {
+        let prepared = preprocess::prepare(image, self.preprocessing(name)?)
+            .map_err(|error| format!("{name}: {error}"))?;
         Ok(Input {
             tensors: vec![prepared.tensor],
             geometry: Some(prepared.geometry),

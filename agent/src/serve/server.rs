@@ -10,11 +10,12 @@ use edgeopt_models::Tensor;
 use edgeopt_runtime::Session;
 use edgeopt_runtime::pipeline::Geometry;
 use edgeopt_runtime::pipeline::postprocess::Outputs;
+use image::RgbImage;
 
 use super::answer::{Answer, predict};
 use super::batch::{split, stack};
 use super::health::Health;
-use super::model::LoadedModel;
+use super::model::{Input, LoadedModel};
 use super::turns::Turns;
 use crate::config::{DropPolicy, Priority};
 use crate::pulse::{Pulse, Pulses};
@@ -54,6 +55,9 @@ pub enum ServeError {
     /// The model failed.
     #[error("{0}")]
     Model(String),
+    /// Its source had nothing to show any more when its turn came.
+    #[error("there was no frame any more")]
+    Withdrawn,
 }
 
 /// The longest time between two inferences of a slot that is slowed down.
@@ -63,12 +67,35 @@ const SLOWEST: Duration = Duration::from_secs(3600);
 pub struct Job {
     /// For messages.
     pub name: String,
-    /// An image, `.npy` or `.npz`.
-    pub bytes: Vec<u8>,
+    /// What the model is to see.
+    pub content: Content,
     /// When it came in.
     pub received: Instant,
     /// Told the answer, or why there is none.
-    pub reply: Box<dyn FnOnce(Result<Answer, ServeError>) + Send>,
+    pub reply: Reply,
+}
+
+/// Takes an answer, or why there is none.
+pub type Reply = Box<dyn FnOnce(Result<Answer, ServeError>) + Send>;
+
+/// What an input consists of.
+pub enum Content {
+    /// An image, `.npy` or `.npz`.
+    Encoded(Vec<u8>),
+    /// Whatever is there when its turn comes: the newest frame of a camera. `None` gives the input up, which is no
+    /// failure of the model's. It is given memory of an image that was used before, or none, for its own.
+    Live(Box<dyn FnOnce(Vec<u8>) -> Option<LiveInput> + Send>),
+}
+
+/// A frame, taken when its turn came.
+#[derive(Clone, Debug)]
+pub struct LiveInput {
+    /// Its pixels.
+    pub image: RgbImage,
+    /// When it was captured.
+    pub captured: Instant,
+    /// Its number, as its source counts.
+    pub sequence: u64,
 }
 
 /// What became of an input that was handed over.
@@ -311,6 +338,8 @@ impl Server {
 struct Held {
     model: Arc<LoadedModel>,
     session: Result<Box<dyn Session>, ServeError>,
+    /// Memory of the last frame, for the next one: megabytes, which the system would have to clear each time.
+    spare: Vec<u8>,
 }
 
 fn work(shared: &Shared, pulse: &Pulse) {
@@ -342,7 +371,11 @@ fn work(shared: &Shared, pulse: &Pulse) {
                 let session = Arc::clone(&model.engine)
                     .session()
                     .map_err(|error| ServeError::Model(error.to_string()));
-                Held { model, session }
+                Held {
+                    model,
+                    session,
+                    spare: Vec::new(),
+                }
             });
             pulse.rest();
             continue;
@@ -405,16 +438,20 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     let _span = tracing::debug_span!("inference", slot = shared.name, inputs = jobs.len(), ?waited).entered();
     let mut readable = Vec::with_capacity(jobs.len());
     for job in jobs {
-        match guarded("reading", || held.model.read_input(&job.name, &job.bytes)) {
-            Ok(input) => readable.push((job, input)),
-            Err(problem) => fail(shared, job, ServeError::Input(problem)),
+        let mut taken = Taken::of(&job);
+        match guarded("reading", || {
+            taken.read(&held.model, &job.name, job.content, &mut held.spare)
+        }) {
+            Ok(Some(input)) => readable.push((taken, job.reply, input)),
+            Ok(None) => (job.reply)(Err(ServeError::Withdrawn)),
+            Err(problem) => fail(shared, job.reply, ServeError::Input(problem)),
         }
     }
     let session = match &mut held.session {
         Ok(session) => session,
         Err(problem) => {
-            for (job, _) in readable {
-                fail(shared, job, problem.clone());
+            for (_, reply, _) in readable {
+                fail(shared, reply, problem.clone());
             }
             return;
         }
@@ -423,7 +460,7 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
     if readable.len() > 1 {
         let tensors: Vec<&[Tensor]> = readable
             .iter()
-            .map(|(_, input)| input.tensors.as_slice())
+            .map(|(_, _, input)| input.tensors.as_slice())
             .collect();
         let together = stack(&tensors).and_then(|stacked| {
             pulse.beat(hang_after);
@@ -434,24 +471,69 @@ fn answer(shared: &Shared, pulse: &Pulse, held: &mut Held, jobs: Vec<Job>) {
                 .and_then(|outputs| split(outputs, readable.len()))
         });
         if let Some(outputs) = together {
-            for ((job, input), outputs) in readable.into_iter().zip(outputs) {
-                succeed(shared, model, job, &outputs, input.geometry.as_ref());
+            for ((taken, reply, input), outputs) in readable.into_iter().zip(outputs) {
+                succeed(shared, model, taken, reply, &outputs, input.geometry.as_ref());
             }
             return;
         }
         // Their lengths differ, or one of them makes the run fail: each for itself.
     }
-    for (job, input) in readable {
+    for (taken, reply, input) in readable {
         pulse.beat(hang_after);
         let ran = tracing::debug_span!("run").in_scope(|| session.run(&input.tensors));
         match ran {
-            Ok(outputs) => succeed(shared, model, job, outputs, input.geometry.as_ref()),
-            Err(error) => fail(shared, job, ServeError::Model(error.to_string())),
+            Ok(outputs) => succeed(shared, model, taken, reply, outputs, input.geometry.as_ref()),
+            Err(error) => fail(shared, reply, ServeError::Model(error.to_string())),
         }
     }
 }
 
-fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], geometry: Option<&Geometry>) {
+/// When the input came that is being answered, and which it is.
+struct Taken {
+    received: Instant,
+    sequence: Option<u64>,
+}
+
+impl Taken {
+    fn of(job: &Job) -> Self {
+        Self {
+            received: job.received,
+            sequence: None,
+        }
+    }
+
+    /// The model's input; `None` if it was withdrawn.
+    fn read(
+        &mut self,
+        model: &LoadedModel,
+        name: &str,
+        content: Content,
+        spare: &mut Vec<u8>,
+    ) -> Result<Option<Input>, String> {
+        match content {
+            Content::Encoded(bytes) => model.read_input(name, &bytes).map(Some),
+            Content::Live(take) => {
+                let Some(live) = take(std::mem::take(spare)) else {
+                    return Ok(None);
+                };
+                self.received = live.captured;
+                self.sequence = Some(live.sequence);
+                let input = model.prepare(name, &live.image);
+                *spare = live.image.into_raw();
+                input.map(Some)
+            }
+        }
+    }
+}
+
+fn succeed(
+    shared: &Shared,
+    model: &LoadedModel,
+    taken: Taken,
+    reply: Reply,
+    outputs: &[Tensor],
+    geometry: Option<&Geometry>,
+) {
     let named = Outputs {
         names: &model.output_names,
         tensors: outputs,
@@ -459,19 +541,21 @@ fn succeed(shared: &Shared, model: &LoadedModel, job: Job, outputs: &[Tensor], g
     };
     let prediction = match guarded("interpreting", || predict(&named, &model.manifest.postprocessing)) {
         Ok(prediction) => prediction,
-        Err(problem) => return fail(shared, job, ServeError::Model(problem)),
+        Err(problem) => return fail(shared, reply, ServeError::Model(problem)),
     };
     let (latency_ms, unexpected) = (
-        job.received.elapsed().as_secs_f64() * 1e3,
+        taken.received.elapsed().as_secs_f64() * 1e3,
         model.unexpected(outputs),
     );
     lock(&shared.health).answered_in(latency_ms, unexpected.as_deref(), model.backend);
-    (job.reply)(Ok(Answer {
+    reply(Ok(Answer {
         prediction,
         model: model.manifest.name.clone(),
         version: model.manifest.version.clone(),
         latency_ms,
         non_finite: unexpected.is_some(),
+        received: taken.received,
+        sequence: taken.sequence,
     }));
 }
 
@@ -486,9 +570,9 @@ fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, String>) -> Result<T,
     })
 }
 
-fn fail(shared: &Shared, job: Job, problem: ServeError) {
+fn fail(shared: &Shared, reply: Reply, problem: ServeError) {
     lock(&shared.health).failed += 1;
-    (job.reply)(Err(problem));
+    reply(Err(problem));
 }
 
 #[cfg(test)]

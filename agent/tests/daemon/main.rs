@@ -21,6 +21,7 @@ mod rabbitmq;
 mod range_server;
 
 mod building;
+mod camera;
 mod commands;
 mod deploying;
 mod folder;

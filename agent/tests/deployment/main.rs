@@ -7,6 +7,7 @@ mod building;
     reason = "shared with the tests of the daemon, which use other parts"
 )]
 mod bundles;
+mod live;
 mod power_cut;
 mod slow_builder;
 
@@ -23,7 +24,8 @@ use edgeopt_agent::download::{Blobs, Fetcher, HttpClient};
 use edgeopt_agent::protocol::{Generation, ModelSource, Phase, ReportedSlot, SlotName};
 use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{
-    Answer, Executors, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns, WatchCriteria,
+    Answer, Content, Executors, Job, LoadedModel, Server, ServerOptions, SlotStage, Submitted, Turns,
+    WatchCriteria,
 };
 use edgeopt_agent::store::{Acceptance, Store};
 use edgeopt_models::Bytes;
@@ -121,7 +123,7 @@ fn ask(server: &Server, values: [f32; 4]) -> Result<Answer, String> {
     let (reply, answer) = mpsc::channel();
     server.submit(Job {
         name: "test".into(),
-        bytes: input(values),
+        content: Content::Encoded(input(values)),
         received: Instant::now(),
         reply: Box::new(move |result| reply.send(result).unwrap()),
     });
@@ -421,7 +423,7 @@ fn a_full_queue_gives_up_what_its_policy_says_and_counts_it() {
             let (reply, name) = (reply.clone(), name.to_owned());
             server.submit(Job {
                 name: name.clone(),
-                bytes: input([1.0; 4]),
+                content: Content::Encoded(input([1.0; 4])),
                 received: Instant::now(),
                 reply: Box::new(move |answer| reply.send((name, answer.is_ok())).unwrap()),
             })
@@ -469,7 +471,7 @@ fn unreadable_inputs_are_refused_by_name_and_hurt_nobody() {
         let (reply, answer) = mpsc::channel();
         server.submit(Job {
             name: "bad.npy".into(),
-            bytes,
+            content: Content::Encoded(bytes),
             received: Instant::now(),
             reply: Box::new(move |result| reply.send(result).unwrap()),
         });

@@ -16,6 +16,7 @@ fn message(prediction: Prediction) -> ResultMessage<Prediction> {
         version: "2".into(),
         wall_ms: Some(1_789_000_000_123),
         monotonic_us: 81_234_567,
+        sequence: Some(7),
         latency_ms: 12.5,
         prediction,
     }
@@ -68,6 +69,7 @@ fn both_encodings_say_the_same() {
         for wall_ms in [Some(1), None] {
             let message = ResultMessage {
                 wall_ms,
+                sequence: wall_ms,
                 ..message(prediction.clone())
             };
             let written = [Encoding::Json, Encoding::Cbor].map(|encoding| message.encode(encoding).unwrap());

@@ -17,7 +17,8 @@ pub(super) type Out<'a> = Encoder<&'a mut Vec<u8>>;
 pub(in crate::protocol) fn write(message: &ResultMessage<Prediction>) -> Result<Vec<u8>, Unwritten> {
     let mut bytes = Vec::new();
     let mut out = Encoder::new(&mut bytes);
-    out.map(7 + u64::from(message.wall_ms.is_some()))?;
+    let optional = u64::from(message.wall_ms.is_some()) + u64::from(message.sequence.is_some());
+    out.map(7 + optional)?;
     out.str("id")?.str(&message.id)?;
     out.str("stream")?.str(&message.stream)?;
     out.str("model")?.str(&message.model)?;
@@ -26,6 +27,9 @@ pub(in crate::protocol) fn write(message: &ResultMessage<Prediction>) -> Result<
         out.str("wall_ms")?.u64(wall_ms)?;
     }
     out.str("monotonic_us")?.u64(message.monotonic_us)?;
+    if let Some(sequence) = message.sequence {
+        out.str("sequence")?.u64(sequence)?;
+    }
     out.str("latency_ms")?;
     write_float(&mut out, message.latency_ms)?;
     out.str("prediction")?;
