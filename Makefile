@@ -3,7 +3,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 FETCH = $(PYTHON) models/zoo/fetch.py
 
-.PHONY: help demo test test-gpu test-brokers check bench bench-gpu fetch fetch-test fetch-brokers text-images \
+.PHONY: help demo test test-vm test-gpu test-brokers check bench bench-gpu fetch fetch-test fetch-brokers text-images \
 	character-images minilm voice tensorrt-plugins clean
 
 help: ## this list
@@ -26,6 +26,9 @@ test: fetch-test ## builds and runs every test that needs no GPU
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) test --quiet --workspace --doc && $(CARGO) nextest run --workspace --no-fail-fast; \
 	else $(CARGO) test --workspace --no-fail-fast; fi
+
+test-vm: ## the daemon under systemd in a virtual machine, with CUTS=20 power cuts; needs QEMU (tests/vm/README.md)
+	CARGO="$(CARGO)" $(PYTHON) tests/vm/run.py --all --cuts $(or $(CUTS),20)
 
 test-gpu: ## tests that need an NVIDIA GPU (its driver is enough): memory, streams, graphs, sessions; about 4 minutes
 	$(CARGO) test -p edgeopt-runtime --lib -- --ignored --test-threads=1 --nocapture gpu_tests --skip measures

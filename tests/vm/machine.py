@@ -207,11 +207,12 @@ class Machine:
     def cut(self):
         """The power goes. What the guest has not written to its disk is lost, and with a lossy disk also what the
         disk was not told to flush; returns what that disk says."""
+        said = self._close_disk("cut")
         self.qemu.send_signal(signal.SIGKILL)
         self.qemu.wait()
         if self.agent is not None:
             self.agent.close()
-        return self._close_disk("cut")
+        return said
 
     def off(self):
         """An orderly end."""
@@ -245,7 +246,7 @@ class Machine:
         text = self.console.read_text(errors="replace") if self.console.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def journal(self, lines=120):
+    def journal(self, lines=60):
         """The guest's journal, or its console where it does not answer."""
         try:
             return self.run(f"journalctl -b --no-pager -o short-monotonic | grep -v qemu-ga | tail -n {lines}", 20).output

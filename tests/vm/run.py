@@ -130,10 +130,11 @@ def some(suite, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checks", nargs="*", help="names of scripts in checks/, without .sh; all of them if none is given")
+    parser.add_argument("checks", nargs="*", help="names of scripts in checks/, without .sh")
+    parser.add_argument("--all", action="store_true", help="all scripts in checks/, and a reboot")
     parser.add_argument("--script", type=Path, help="a bash script of yours, run in the machine after the installation")
     parser.add_argument("--bare", action="store_true", help="without the installation")
-    parser.add_argument("--cuts", type=int, metavar="N", help="power cuts, in a machine of their own; 20 with all checks")
+    parser.add_argument("--cuts", type=int, metavar="N", default=0, help="power cuts, in a machine of their own")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the cuts; a new one each time")
     parser.add_argument("--keep", action="store_true", help="keep the machine's disk")
     arguments = parser.parse_args()
@@ -143,18 +144,16 @@ def main():
     begun = time.monotonic()
     try:
         suite.prepare()
-        chosen = arguments.checks or arguments.script or arguments.bare
-        if chosen:
-            some(suite, arguments)
-            suite.machine.off()
-        elif arguments.cuts is None:
+        if arguments.all:
             everything(suite)
             suite.machine.off()
-        count = arguments.cuts if chosen or arguments.cuts is not None else 20
-        if count:
+        elif arguments.checks or arguments.script or arguments.bare:
+            some(suite, arguments)
+            suite.machine.off()
+        if arguments.cuts:
             print(f"-- power cuts (seed {arguments.seed})", flush=True)
             boot_and_install(suite, "cuts")
-            cuts.run(suite, count, arguments.seed)
+            cuts.run(suite, arguments.cuts, arguments.seed)
     except (MachineError, OSError, subprocess.SubprocessError) as error:
         suite.say(False, "the virtual machine", str(error))
         if suite.machine is not None:

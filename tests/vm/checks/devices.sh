@@ -89,7 +89,6 @@ dwell_s = 2
 when = { kind = "power", rail = "LASER", above = 8.0, below = 7.0 }
 rate = 1.0
 TOML
-trap 'status=$?; cp -p /tmp/without.toml /etc/edgeopt/agent.toml; systemctl restart edgeopt-agent; exit $((status | failed))' EXIT
 
 check "the configuration is good, seen as the user edgeopt" runuser -u edgeopt -- edgeopt-agent check
 check "the daemon starts under the unit with all of it" systemctl start edgeopt-agent
@@ -123,16 +122,23 @@ word 0x41 0x01 4000                  # 20 mV at the shunt: 2 A, 10 W
 check "10 W: inference is limited" eventually 10 contains "1" limited
 word 0x41 0x01 2000
 
+# An output whose slot ends does not stay active, however long it was to be.
+removed() {
+    sed -i 's/hold_ms = 2000/hold_ms = 60000/' /etc/edgeopt/agent.toml
+    systemctl reload edgeopt-agent
+    lit() { predict /host/digits/0001.png && is_level 3 1; }
+    eventually 30 lit || return
+    edgeopt fleet remove --device device --slot digits
+    eventually 5 is_level 3 0 && is "$(gpioinfo "$chip" | grep -c 'edgeopt-agent.*output')" 2
+}
+check "the lamp goes off when its model is removed" removed
 taken() {
     sed -i 's/address = 0x41/address = 0x40/' /etc/edgeopt/agent.toml
-    contains "hwmon" runuser -u edgeopt -- edgeopt-agent check
-    contains "hwmon" journalctl -u edgeopt-agent -b --no-pager
+    systemctl restart edgeopt-agent
+    sleep 2
+    contains "is read through hwmon instead" journalctl -u edgeopt-agent -b --no-pager -n 20
 }
-check "an address that the kernel has is refused by name" taken
-
-killed() {
-    predict /host/digits/0001.png && eventually 2 is_level 3 1 || return
-    systemctl stop edgeopt-agent
-    is_level 3 0 && is_level 5 1
-}
-check "pins are inactive once the daemon has ended" killed
+check "an address that the kernel has is refused, with the reason" taken
+cp -p /tmp/without.toml /etc/edgeopt/agent.toml
+systemctl restart edgeopt-agent
+check "without devices again: the digits' model for who comes next" deploy digits
