@@ -217,6 +217,34 @@ fn models_replace_each_other_and_bad_ones_never_answer() {
 }
 
 #[test]
+fn inputs_that_wait_after_a_start_are_refused_when_the_model_is_given_up() {
+    let root = tempfile::tempdir().unwrap();
+    {
+        let server = server(8);
+        let keeper = keeper(root.path(), &server, None);
+        desire(
+            &keeper,
+            1,
+            &make(root.path(), "1", Computes::Times(2.0), Some(2.0)),
+        );
+        wait_for(&keeper, |slot| slot.phase == Phase::Active && slot.watched);
+    }
+    // It is still watched at the fourth start, and there is none before it.
+    let path = root.path().join("slots/main.json");
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    json["slot"]["starts"] = 3.into();
+    std::fs::write(&path, serde_json::to_vec(&json).unwrap()).unwrap();
+    let server = server(8);
+    server.release();
+    let keeper = keeper(root.path(), &server, None);
+    let error = ask(&server, [1.0; 4]).unwrap_err();
+    assert_eq!(error, "no model is active in this slot");
+    wait_for(&keeper, |slot| {
+        slot.phase == Phase::Failed && slot.active_version.is_none()
+    });
+}
+
+#[test]
 fn a_restart_finds_the_model_that_answered() {
     let root = tempfile::tempdir().unwrap();
     let made = make(root.path(), "1", Computes::Times(2.0), Some(2.0));
