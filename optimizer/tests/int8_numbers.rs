@@ -196,11 +196,17 @@ fn what_the_model_reduces_itself_is_what_is_found_in_its_tensors() {
     );
     for (name, range) in &seen.ranges {
         let other = &reduced.ranges[name];
-        assert_eq!(
-            (range.min, range.max, range.threshold),
-            (other.min, other.max, other.threshold),
-            "{name}"
-        );
+        // The model that reduces itself runs on kernels that add in another order.
+        for (seen, reduced) in [
+            (range.min, other.min),
+            (range.max, other.max),
+            (range.threshold, other.threshold),
+        ] {
+            assert!(
+                (seen - reduced).abs() <= 1e-5 * range.threshold,
+                "{name}: {seen} {reduced}"
+            );
+        }
         let (means, others) = (range.channel_means.as_ref(), other.channel_means.as_ref());
         assert_eq!(means.map(Vec::len), others.map(Vec::len), "{name}");
         for (mean, other) in means.into_iter().flatten().zip(others.into_iter().flatten()) {

@@ -25,7 +25,7 @@ impl Scratch {
         let folder = tempfile::Builder::new()
             .prefix(".edgeopt-build-")
             .tempdir_in(parent)
-            .with_context(|| format!("cannot write in {}, where the bundle is to go", parent.display()))?;
+            .with_context(|| format!("cannot write {}", output.display()))?;
         let builder = Arc::default();
         remove_on_interrupt(folder.path().to_owned(), Arc::clone(&builder))?;
         Ok(Self { folder, builder })
