@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::engine::{Missing, is_tried};
 use super::machine::{Effect, Event, next};
 use super::record::{Installed, SlotRecord};
-use crate::protocol::{EngineState, Generation, ReportedSlot, SlotName, SlotSpec};
+use crate::protocol::{EngineState, Generation, Phase, ReportedSlot, SlotName, SlotSpec};
 use crate::pulse::{Pulse, Pulses};
 use crate::store::Store;
 
@@ -107,13 +107,17 @@ pub trait Stage: Send {
     /// Loads a model that has answered before, and lets it answer. A build under way is given up.
     ///
     /// # Errors
-    /// When it cannot be loaded, now or ever; nothing answers then.
+    /// When it cannot be loaded, now or ever; nothing answers then. Where it is never, inputs wait for another model, or
+    /// [`Stage::empty`].
     fn restore(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, Unloadable>;
 
     /// Gives up what was staged, and a build for anything but the model that answers.
     fn discard(&mut self);
 
-    /// Stops answering, and gives up a build under way.
+    /// Whether the model that answered gave way to another one and could not be loaded again.
+    fn is_lost(&self) -> bool;
+
+    /// Stops answering, refuses what waits, and gives up a build under way.
     fn empty(&mut self);
 
     /// What is missing, if a stand-in answers for the model.
@@ -307,6 +311,8 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) if self.is_due() => self.load_again(),
                 Err(RecvTimeoutError::Timeout) => {
                     let is_judged = self.is_judged();
+                    // A build that has failed may have to bring a model back, which lasts; loading has a pulse of its own.
+                    self.pulse.rest();
                     if let Some(event) = noticed(self.stage.as_mut(), is_judged) {
                         self.handle(event);
                     }
@@ -355,8 +361,17 @@ impl Worker {
         }
     }
 
-    fn is_due(&self) -> bool {
-        self.missing.as_ref().is_some_and(|(_, at)| Instant::now() >= *at)
+    /// When the active model, which is not loaded, is to be tried again.
+    fn due(&mut self) -> Option<Instant> {
+        if self.missing.is_none() && self.stage.is_lost() {
+            let active = self.record.active.clone();
+            self.missing = active.map(|active| (active, Instant::now() + LOAD_AGAIN));
+        }
+        self.missing.as_ref().map(|(_, at)| *at)
+    }
+
+    fn is_due(&mut self) -> bool {
+        self.due().is_some_and(|at| Instant::now() >= at)
     }
 
     fn load_again(&mut self) {
@@ -383,6 +398,9 @@ impl Worker {
             Ok(Loaded::Missing(missing)) => Some(self.engine_missing(model.sha256, missing, false)),
             Ok(loaded) => {
                 self.settle();
+                if self.record.watching {
+                    self.stage.begin_watch();
+                }
                 self.report();
                 match (loaded, self.stage.missing()) {
                     (Loaded::StandIn, Some(missing)) => {
@@ -393,6 +411,10 @@ impl Worker {
             }
             Err(Unloadable::Ever(reason)) => {
                 tracing::error!(slot = %self.name, "slot {}: the active model cannot be loaded: {reason}", self.name);
+                if self.record.previous.is_none() {
+                    // No other model follows that what waits could wait for.
+                    self.stage.empty();
+                }
                 Some(Event::ActiveUnusable(reason))
             }
             Err(Unloadable::Now(reason)) => {
@@ -538,6 +560,10 @@ impl Worker {
                 // The model that gave way is loaded again.
                 self.pulse.rest();
                 self.stage.discard();
+                if self.record.active.is_none() {
+                    // What waits since the start for a model that is given up waits in vain.
+                    self.stage.empty();
+                }
                 None
             }
             Effect::Empty => {
@@ -568,23 +594,41 @@ impl Worker {
         tell(&self.handle, self.reported.as_ref(), self.record.generation, slot);
     }
 
+    /// Fetches a bundle. A model that answered and could not be loaded is tried again meanwhile.
     fn fetch(&mut self, spec: &SlotSpec) -> Option<Event> {
+        loop {
+            match self.fetch_until_due(spec) {
+                Fetch::Ended(event) => return event,
+                Fetch::LoadAgain => self.load_again(),
+            }
+            // What came of that may have changed the wish, or fetched it.
+            if self.record.phase != Phase::Downloading || self.record.desired.as_ref() != Some(spec) {
+                return None;
+            }
+        }
+    }
+
+    fn fetch_until_due(&mut self, spec: &SlotSpec) -> Fetch {
         self.pulse.beat(FETCH_SPEAKS);
+        let due = self.due();
         let (own, record) = (self.record.generation, &self.record);
         let (handle, pulse, reported) = (&self.handle, &self.pulse, self.reported.as_ref());
         // A download may last; the model that answers is judged all the same, and gets its engine.
         let (backend, is_judged) = (self.stage.backend(), self.is_judged());
         let stage = RefCell::new(&mut self.stage);
         let (judgement, judged) = (RefCell::new(None), Cell::new(Instant::now()));
+        let wanted_elsewhere =
+            || handle.newest.load(Ordering::Relaxed) > own.0 || handle.interrupted.load(Ordering::Relaxed);
+        let is_due = || due.is_some_and(|at| Instant::now() >= at);
         let superseded = || {
             pulse.beat(FETCH_SPEAKS);
             if judgement.borrow().is_none() && judged.get().elapsed() >= JUDGED_EVERY {
                 judged.set(Instant::now());
+                pulse.rest();
                 judgement.replace(noticed(stage.borrow_mut().as_mut(), is_judged));
+                pulse.beat(FETCH_SPEAKS);
             }
-            handle.newest.load(Ordering::Relaxed) > own.0
-                || handle.interrupted.load(Ordering::Relaxed)
-                || judgement.borrow().is_some()
+            wanted_elsewhere() || judgement.borrow().is_some() || is_due()
         };
         let waits_for = |what: &str| {
             let reason = (!what.is_empty()).then(|| what.to_owned());
@@ -602,12 +646,21 @@ impl Worker {
         let fetched = self.bundles.fetch(spec, &fetching);
         match (fetched, judgement.take()) {
             // A build ends once: that goes first, and the bundle is fetched again after it, which finds it.
-            (_, Some(event @ (Event::EngineBuilt | Event::EngineFailed(_)))) => Some(event),
-            (Ok(()), _) => Some(Event::Fetched),
-            (Err(FetchError::Permanent(reason)), _) => Some(Event::Failed(reason)),
-            (Err(FetchError::Superseded), event) => event,
+            (_, Some(event @ (Event::EngineBuilt | Event::EngineFailed(_)))) => Fetch::Ended(Some(event)),
+            (Ok(()), _) => Fetch::Ended(Some(Event::Fetched)),
+            (Err(FetchError::Permanent(reason)), _) => Fetch::Ended(Some(Event::Failed(reason))),
+            (Err(FetchError::Superseded), None) if is_due() && !wanted_elsewhere() => Fetch::LoadAgain,
+            (Err(FetchError::Superseded), event) => Fetch::Ended(event),
         }
     }
+}
+
+/// What comes of a fetch.
+enum Fetch {
+    /// It has ended, with this.
+    Ended(Option<Event>),
+    /// It was interrupted, for it is time to load the active model again.
+    LoadAgain,
 }
 
 /// What a slot shows by itself: the end of a build, or a judgement of the model that answers.
@@ -635,3 +688,7 @@ fn tell(handle: &KeeperHandle, reported: &dyn Fn(), generation: Generation, slot
         reported();
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

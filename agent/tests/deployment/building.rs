@@ -24,7 +24,7 @@ fn with_stand_in(root: &Path, server: &Server, library: &str, comes: Comes) -> (
     (keeper_of(root, server, &builder, true, None), builder)
 }
 
-fn keeper_of(
+pub(crate) fn keeper_of(
     root: &Path,
     server: &Server,
     builder: &Arc<SlowBuilder>,
@@ -38,19 +38,19 @@ fn keeper_of(
     keeper_on(root, server, budget, executors)
 }
 
-fn version(root: &Path, version: &str, factor: f32) -> Made {
+pub(crate) fn version(root: &Path, version: &str, factor: f32) -> Made {
     make(root, version, Computes::Times(factor), Some(factor))
 }
 
-fn engine(slot: &ReportedSlot) -> Option<EngineState> {
+pub(crate) fn engine(slot: &ReportedSlot) -> Option<EngineState> {
     slot.engine.as_ref().map(|engine| engine.state)
 }
 
-fn on(slot: &ReportedSlot, backend: &str) -> bool {
+pub(crate) fn on(slot: &ReportedSlot, backend: &str) -> bool {
     slot.backend.as_deref() == Some(backend)
 }
 
-fn soon(what: impl Fn() -> bool) {
+pub(crate) fn soon(what: impl Fn() -> bool) {
     let begun = Instant::now();
     while !what() {
         assert!(begun.elapsed() < Duration::from_secs(20));
@@ -59,14 +59,14 @@ fn soon(what: impl Fn() -> bool) {
 }
 
 /// Enough answers to end a watch.
-fn answers(server: &Server, value: f64) {
+pub(crate) fn answers(server: &Server, value: f64) {
     for _ in 0..12 {
         assert_eq!(first(&ask(server, [1.0; 4]).unwrap()), value);
     }
 }
 
 /// Version 1 answers on an engine that has proven itself.
-fn proven(root: &Path, library: &str) {
+pub(crate) fn proven(root: &Path, library: &str) {
     let server = server(64);
     let (keeper, builder) = with_stand_in(root, &server, library, Comes::Right);
     builder.open();

@@ -7,6 +7,7 @@ mod building;
     reason = "shared with the tests of the daemon, which use other parts"
 )]
 mod bundles;
+mod comes_back;
 mod live;
 mod power_cut;
 mod slow_builder;
