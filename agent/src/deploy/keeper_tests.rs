@@ -1,4 +1,9 @@
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use super::*;
+use crate::deploy::{FetchError, Fetching, Loaded, Missing, Unloadable, Verdict};
+use crate::protocol::SlotSpec;
 
 /// Tells, whenever it is asked for the end of a build, what the keeper has promised the watchdog.
 struct Telling {

@@ -71,7 +71,9 @@ fn inputs_that_wait_for_a_model_that_cannot_be_loaded_are_refused_when_there_is_
     let mut one = version(root.path(), "1", 2.0);
     let away = root.path().join("away.edge");
     fs::rename(&one.path, &away).unwrap();
-    one.spec.sources = vec![ModelSource::Url(format!("file:{}", away.display()))];
+    // Fetching it anew will not end: one of its servers is away.
+    let file = ModelSource::Url(format!("file:{}", away.display()));
+    one.spec.sources = vec![ModelSource::Url("http://127.0.0.1:9/1.edge".into()), file];
     {
         let server = server(8);
         let keeper = keeper(root.path(), &server, None);
