@@ -69,7 +69,7 @@ pub trait Stage: Send {
     /// Whether the model that answered gave way to another one and could not be loaded again.
     fn is_lost(&self) -> bool;
 
-    /// Stops answering, refuses what waits, and gives up a build under way.
+    /// Stops answering, refuses what waits, and gives up what was staged and a build under way.
     fn empty(&mut self);
 
     /// What is missing, if a stand-in answers for the model.

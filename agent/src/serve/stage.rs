@@ -300,6 +300,7 @@ impl Stage for SlotStage {
     }
 
     fn empty(&mut self) {
+        self.staged = None;
         self.stop_building();
         self.server.empty();
         (self.active, self.awaited, self.lost) = (None, None, false);

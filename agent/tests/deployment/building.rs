@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use edgeopt_agent::deploy::{Event, Keeper};
 use edgeopt_agent::protocol::{EngineState, Generation, ModelSource, Phase, ReportedSlot};
+use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{Executors, Server};
 use edgeopt_models::Bytes;
 use edgeopt_runtime::MemoryUse;
@@ -16,7 +17,7 @@ use edgeopt_runtime::memory::Budget;
 
 use super::bundles::{Computes, Made, make};
 use super::slow_builder::{Comes, SlowBuilder};
-use super::{ask, desire, first, keeper_on, record, server, wait_for};
+use super::{ask, desire, first, keeper_on, keeper_with, record, server, wait_for};
 
 /// A keeper on a backend that builds engines by `library`, and the CPU as its stand-in.
 fn with_stand_in(root: &Path, server: &Server, library: &str, comes: Comes) -> (Keeper, Arc<SlowBuilder>) {
@@ -194,6 +195,25 @@ fn a_build_that_fails_leaves_the_stand_in_and_is_not_tried_again_until_something
     answers(&again, 2.0);
     wait_for(&keeper, |slot| slot.engine.is_none());
     assert_eq!(builder.begun(), 1);
+}
+
+#[test]
+fn a_build_that_panics_has_failed_and_the_daemon_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, pulses) = (server(64), Pulses::default());
+    let builder = SlowBuilder::new(&root.path().join("engines"), "lib 1", Comes::Panic);
+    builder.open();
+    let executors = Executors {
+        stand_in: Some(Arc::new(CpuBackend::new().unwrap())),
+        ..Executors::only(Arc::new(builder))
+    };
+    let keeper = keeper_with(root.path(), &server, None, executors, &pulses);
+    desire(&keeper, 1, &version(root.path(), "1", 2.0));
+    let slot = wait_for(&keeper, |slot| engine(slot) == Some(EngineState::Failed));
+    assert!(slot.engine.unwrap().reason.contains("ended unexpectedly"));
+    answers(&server, 2.0);
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(pulses.overdue(), [], "the watchdog is fed");
 }
 
 #[test]
