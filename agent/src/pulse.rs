@@ -75,6 +75,18 @@ impl Pulses {
         Pulse(member)
     }
 
+    /// By when the thread of this name has promised to speak; `None` = it rests.
+    #[cfg(test)]
+    pub(crate) fn promise(&self, thread: &str) -> Option<Duration> {
+        let members = self.0.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = members.iter().filter_map(Weak::upgrade);
+        let due = members
+            .find(|member| member.name == thread)?
+            .due
+            .load(Ordering::Relaxed);
+        (due != RESTING).then(|| Duration::from_millis(due))
+    }
+
     /// Threads that hang.
     pub fn overdue(&self) -> Vec<Overdue> {
         let now = milliseconds(self.0.begun.elapsed());

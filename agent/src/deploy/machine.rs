@@ -87,7 +87,7 @@ pub enum Effect {
     LookForEngine,
     /// Give up what was staged.
     Discard,
-    /// Stop answering; answer `Emptied`.
+    /// Give up what was staged and stop answering; answer `Emptied`.
     Empty,
     /// Tell the operator.
     Report,
@@ -240,7 +240,8 @@ fn desired(record: &mut SlotRecord, generation: Generation, spec: Option<SlotSpe
         return if nothing {
             vec![Effect::Report]
         } else {
-            vec![Effect::Discard, Effect::Empty]
+            // Without bringing a model back that gave way: it would go at once.
+            vec![Effect::Empty]
         };
     };
     let same = |installed: &Option<Installed>| {
@@ -631,7 +632,7 @@ mod tests {
                 spec: None,
             },
         );
-        assert_eq!(effects, [Effect::Discard, Effect::Empty]);
+        assert_eq!(effects, [Effect::Empty]);
         let (record, _) = next(&record, Event::Emptied);
         assert_eq!((record.phase, record.bundles().count()), (Phase::Absent, 0));
     }

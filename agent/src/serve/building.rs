@@ -1,5 +1,6 @@
 //! An engine that is built on a thread of its own, while something else answers.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -76,7 +77,9 @@ impl Building {
         let path = bundle.to_owned();
         let thread = Some(thread::Builder::new().name("engine-build".into()).spawn(move || {
             pulse.beat(BUILDING);
-            let built = Opened::read(&path).and_then(|opened| opened.build(&*backend, &options));
+            let build = || Opened::read(&path).and_then(|opened| opened.build(&*backend, &options));
+            // A panic is the build's end, and told as such: the pulse must not show a thread that died.
+            let built = panic::catch_unwind(AssertUnwindSafe(build)).unwrap_or(Err(LoadError::Panicked));
             pulse.rest();
             built
         }));

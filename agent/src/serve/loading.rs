@@ -179,7 +179,11 @@ impl SlotStage {
             Err(error) => {
                 self.server.empty();
                 self.active = None;
-                tracing::error!("{}: {error}: the slot is empty", active.path.display());
+                self.lost = true;
+                tracing::error!(
+                    "{}: {error}: nothing answers until it is loaded again",
+                    active.path.display()
+                );
             }
         }
     }

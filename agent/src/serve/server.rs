@@ -262,11 +262,8 @@ impl Server {
 
     /// Takes the model away and waits until nothing of it is in use; inputs wait until the next [`Server::switch`].
     pub fn release(&self) {
+        self.take_away();
         let mut state = lock(&self.shared.state);
-        state.model = None;
-        state.swapping = true;
-        state.epoch += 1;
-        self.shared.changed.notify_all();
         while state.holding > 0 {
             state = self
                 .shared
@@ -274,6 +271,16 @@ impl Server {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The same without waiting.
+    pub fn take_away(&self) {
+        let mut state = lock(&self.shared.state);
+        state.model = None;
+        state.swapping = true;
+        state.epoch += 1;
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Takes the model away for good; what waits is refused.

@@ -78,6 +78,10 @@ pub struct SlotStage {
     pub(super) pulse: Pulse,
     staged: Option<Staged>,
     pub(super) active: Option<Active>,
+    /// The bundle that answered before and does not until its engine is built.
+    awaited: Option<PathBuf>,
+    /// The model that gave way could not be loaded again.
+    pub(super) lost: bool,
     watch: Option<Watch>,
     building: Option<Building>,
     progress: BuildProgress,
@@ -103,6 +107,8 @@ impl SlotStage {
             criteria,
             staged: None,
             active: None,
+            awaited: None,
+            lost: false,
             watch: None,
             building: None,
             progress: BuildProgress::default(),
@@ -123,19 +129,28 @@ impl SlotStage {
 
     fn answer(&mut self, ready: Staged) {
         self.server.switch(ready.model);
-        self.active = Some(ready.active);
+        self.now_active(ready.active);
         self.watch = None;
     }
 
-    /// Nothing answers any more: whatever does is what should not.
+    fn now_active(&mut self, active: Active) {
+        self.active = Some(active);
+        self.awaited = None;
+        self.lost = false;
+    }
+
+    /// Nothing answers any more: whatever does is what should not. What waits does so on where another model may follow.
     fn unloadable(&mut self, error: &LoadError) -> Unloadable {
-        self.server.empty();
         self.active = None;
         match error {
             LoadError::Budget(_) | LoadError::Runtime(RuntimeError::LibraryNotFound { .. }) => {
+                self.server.empty();
                 Unloadable::Now(error.to_string())
             }
-            _ => Unloadable::Ever(error.to_string()),
+            _ => {
+                self.server.take_away();
+                Unloadable::Ever(error.to_string())
+            }
         }
     }
 
@@ -211,12 +226,13 @@ impl Stage for SlotStage {
             // From before its first answer on.
             self.watch = Some(self.watch_from_now());
             self.server.switch(staged.model);
-            self.active = Some(staged.active);
+            self.now_active(staged.active);
         }
     }
 
     fn restore(&mut self, bundle: &Path, refused: Option<&str>) -> Result<Loaded, Unloadable> {
         self.stop_building();
+        (self.awaited, self.lost) = (None, false);
         let opened = Opened::read(bundle).map_err(|error| self.unloadable(&error))?;
         let found = self
             .look(&opened, refused)
@@ -254,31 +270,40 @@ impl Stage for SlotStage {
             }
         }
         self.server.empty();
+        self.awaited = Some(bundle.into());
         Ok(Loaded::Missing(missing))
     }
 
     fn discard(&mut self) {
         self.staged = None;
-        let active = self.active.as_ref().map(|active| &active.path);
-        if self
-            .building
+        let own = self
+            .active
             .as_ref()
-            .is_some_and(|building| Some(&building.bundle) != active)
-        {
-            self.stop_building();
+            .map(|active| &active.path)
+            .or(self.awaited.as_ref());
+        if let Some(building) = self.building.take_if(|building| Some(&building.bundle) != own) {
+            tracing::info!(
+                "{}: the build of its engine is given up",
+                building.bundle.display()
+            );
+            if self.active.is_some() && self.server.model().is_none() {
+                // It was built in place of the active model, which needs the memory now.
+                building.stop();
+            }
         }
         // Staging, or building, in place of the active model took that one away.
         self.come_back();
-        if self.server.model().is_none() {
-            // What waits since the start for a model that is given up waits in vain.
-            self.server.empty();
-        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost
     }
 
     fn empty(&mut self) {
+        self.staged = None;
         self.stop_building();
         self.server.empty();
-        self.active = None;
+        (self.active, self.awaited, self.lost) = (None, None, false);
         self.watch = None;
     }
 

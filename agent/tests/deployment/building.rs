@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use edgeopt_agent::deploy::{Event, Keeper};
 use edgeopt_agent::protocol::{EngineState, Generation, ModelSource, Phase, ReportedSlot};
+use edgeopt_agent::pulse::Pulses;
 use edgeopt_agent::serve::{Executors, Server};
 use edgeopt_models::Bytes;
 use edgeopt_runtime::MemoryUse;
@@ -16,7 +17,7 @@ use edgeopt_runtime::memory::Budget;
 
 use super::bundles::{Computes, Made, make};
 use super::slow_builder::{Comes, SlowBuilder};
-use super::{ask, desire, first, keeper_on, record, server, wait_for};
+use super::{ask, desire, first, keeper_on, keeper_with, record, server, wait_for};
 
 /// A keeper on a backend that builds engines by `library`, and the CPU as its stand-in.
 fn with_stand_in(root: &Path, server: &Server, library: &str, comes: Comes) -> (Keeper, Arc<SlowBuilder>) {
@@ -24,7 +25,7 @@ fn with_stand_in(root: &Path, server: &Server, library: &str, comes: Comes) -> (
     (keeper_of(root, server, &builder, true, None), builder)
 }
 
-fn keeper_of(
+pub(crate) fn keeper_of(
     root: &Path,
     server: &Server,
     builder: &Arc<SlowBuilder>,
@@ -38,19 +39,19 @@ fn keeper_of(
     keeper_on(root, server, budget, executors)
 }
 
-fn version(root: &Path, version: &str, factor: f32) -> Made {
+pub(crate) fn version(root: &Path, version: &str, factor: f32) -> Made {
     make(root, version, Computes::Times(factor), Some(factor))
 }
 
-fn engine(slot: &ReportedSlot) -> Option<EngineState> {
+pub(crate) fn engine(slot: &ReportedSlot) -> Option<EngineState> {
     slot.engine.as_ref().map(|engine| engine.state)
 }
 
-fn on(slot: &ReportedSlot, backend: &str) -> bool {
+pub(crate) fn on(slot: &ReportedSlot, backend: &str) -> bool {
     slot.backend.as_deref() == Some(backend)
 }
 
-fn soon(what: impl Fn() -> bool) {
+pub(crate) fn soon(what: impl Fn() -> bool) {
     let begun = Instant::now();
     while !what() {
         assert!(begun.elapsed() < Duration::from_secs(20));
@@ -59,14 +60,14 @@ fn soon(what: impl Fn() -> bool) {
 }
 
 /// Enough answers to end a watch.
-fn answers(server: &Server, value: f64) {
+pub(crate) fn answers(server: &Server, value: f64) {
     for _ in 0..12 {
         assert_eq!(first(&ask(server, [1.0; 4]).unwrap()), value);
     }
 }
 
 /// Version 1 answers on an engine that has proven itself.
-fn proven(root: &Path, library: &str) {
+pub(crate) fn proven(root: &Path, library: &str) {
     let server = server(64);
     let (keeper, builder) = with_stand_in(root, &server, library, Comes::Right);
     builder.open();
@@ -194,6 +195,25 @@ fn a_build_that_fails_leaves_the_stand_in_and_is_not_tried_again_until_something
     answers(&again, 2.0);
     wait_for(&keeper, |slot| slot.engine.is_none());
     assert_eq!(builder.begun(), 1);
+}
+
+#[test]
+fn a_build_that_panics_has_failed_and_the_daemon_goes_on() {
+    let root = tempfile::tempdir().unwrap();
+    let (server, pulses) = (server(64), Pulses::default());
+    let builder = SlowBuilder::new(&root.path().join("engines"), "lib 1", Comes::Panic);
+    builder.open();
+    let executors = Executors {
+        stand_in: Some(Arc::new(CpuBackend::new().unwrap())),
+        ..Executors::only(Arc::new(builder))
+    };
+    let keeper = keeper_with(root.path(), &server, None, executors, &pulses);
+    desire(&keeper, 1, &version(root.path(), "1", 2.0));
+    let slot = wait_for(&keeper, |slot| engine(slot) == Some(EngineState::Failed));
+    assert!(slot.engine.unwrap().reason.contains("ended unexpectedly"));
+    answers(&server, 2.0);
+    std::thread::sleep(Duration::from_millis(10));
+    assert_eq!(pulses.overdue(), [], "the watchdog is fed");
 }
 
 #[test]

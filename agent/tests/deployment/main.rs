@@ -7,6 +7,7 @@ mod building;
     reason = "shared with the tests of the daemon, which use other parts"
 )]
 mod bundles;
+mod comes_back;
 mod live;
 mod power_cut;
 mod slow_builder;
@@ -60,12 +61,22 @@ pub(crate) fn keeper_on(
     budget: Option<Budget>,
     executors: Executors,
 ) -> Keeper {
+    keeper_with(root, server, budget, executors, &Pulses::default())
+}
+
+pub(crate) fn keeper_with(
+    root: &Path,
+    server: &Server,
+    budget: Option<Budget>,
+    executors: Executors,
+    pulses: &Pulses,
+) -> Keeper {
     let criteria = WatchCriteria {
         answers: 10,
         longest: Duration::from_secs(20),
         ..WatchCriteria::default()
     };
-    let stage = SlotStage::new(server.clone(), executors, budget, 1, criteria, &Pulses::default());
+    let stage = SlotStage::new(server.clone(), executors, budget, 1, criteria, pulses);
     let store = Store::open(root, Bytes::ZERO).unwrap();
     let acceptance = Acceptance {
         trust: unchecked(),
@@ -84,7 +95,7 @@ pub(crate) fn keeper_on(
         Box::new(bundles),
         Box::new(stage),
         Box::new(|| {}),
-        &Pulses::default(),
+        pulses,
     )
     .unwrap()
 }

@@ -21,6 +21,8 @@ pub(crate) enum Comes {
     Right,
     /// It cannot be built.
     Never,
+    /// Building it panics.
+    Panic,
     /// It is built, and its numbers are wrong.
     Wrong,
     /// It passes its test, and gives NaN for negative inputs.
@@ -163,6 +165,7 @@ impl Backend for SlowBuilder {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        assert_ne!(self.comes, Comes::Panic, "for the test");
         if self.comes == Comes::Never {
             return Err(RuntimeError::Compile {
                 backend: "slow-builder",

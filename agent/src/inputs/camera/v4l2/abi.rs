@@ -1,7 +1,8 @@
 //! The kernel's interface for video devices: `linux/videodev2.h`, as far as capturing needs it, for 64-bit systems.
 //!
-//! Own declarations, because every crate that has them either runs bindgen (and libclang) when it is built, or keeps
-//! timestamps, sequence numbers and the colour space to itself. A test compares them with the system's header.
+//! Own declarations: of the crates that were looked at, `v4l` and `v4l2r` use bindings that bindgen generates, and
+//! linuxvideo 0.3.5 needs no bindgen, but hides timestamps and sequence numbers. A test compares them with the system's
+//! header.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
