@@ -121,6 +121,9 @@ const LOAD_AGAIN: Duration = Duration::from_secs(5);
 /// How long to wait before a record that could not be written is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often the log says so meanwhile.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// A slot as it is reported, and the generation of the desired state that this answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -357,12 +360,33 @@ impl Worker {
         }
     }
 
-    /// Until the record is on disk, its effects must not begin: waits for a full disk. `false` when the daemon stops.
+    /// Until the record is on disk, its effects must not begin: waits for a full disk, and says so. `false` when the
+    /// daemon stops.
     fn write(&self, record: &SlotRecord) -> bool {
+        let mut told: Option<Instant> = None;
         loop {
             match self.store.put_slot(&self.name, record) {
-                Ok(()) => return true,
-                Err(error) => tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name),
+                Ok(()) => {
+                    if told.is_some() {
+                        tell(
+                            &self.handle,
+                            self.reported.as_ref(),
+                            record.generation,
+                            record.reported(),
+                        );
+                    }
+                    return true;
+                }
+                Err(_) if told.is_some_and(|told| told.elapsed() < TOLD_EVERY) => {}
+                Err(error) => {
+                    told = Some(Instant::now());
+                    tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name);
+                    let slot = ReportedSlot {
+                        reason: Some(format!("waits: {error}")),
+                        ..record.reported()
+                    };
+                    tell(&self.handle, self.reported.as_ref(), record.generation, slot);
+                }
             }
             if self.handle.stopping.load(Ordering::Relaxed) {
                 return false;
