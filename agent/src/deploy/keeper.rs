@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::machine::{Effect, Event, next};
 use super::record::{Installed, SlotRecord};
-use crate::protocol::{Generation, ReportedSlot, SlotName, SlotSpec};
+use crate::protocol::{Generation, Phase, ReportedSlot, SlotName, SlotSpec};
 use crate::pulse::{Pulse, Pulses};
 use crate::store::Store;
 
@@ -377,15 +377,12 @@ impl Worker {
                     }
                     return true;
                 }
-                Err(_) if told.is_some_and(|told| told.elapsed() < TOLD_EVERY) => {}
                 Err(error) => {
-                    told = Some(Instant::now());
-                    tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name);
-                    let slot = ReportedSlot {
-                        reason: Some(format!("waits: {error}")),
-                        ..record.reported()
-                    };
-                    tell(&self.handle, self.reported.as_ref(), record.generation, slot);
+                    if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+                        told = Some(Instant::now());
+                        tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name);
+                    }
+                    self.report_waiting(record, &error.to_string());
                 }
             }
             if self.handle.stopping.load(Ordering::Relaxed) {
@@ -394,6 +391,22 @@ impl Worker {
             self.pulse.beat(STEP);
             thread::sleep(WRITE_AGAIN);
         }
+    }
+
+    /// The operator, too, hears of it, also who has asked for something since that cannot be begun yet.
+    fn report_waiting(&self, record: &SlotRecord, error: &str) {
+        let mut slot = ReportedSlot {
+            reason: Some(format!("waits: {error}")),
+            ..record.reported()
+        };
+        let mut generation = record.generation;
+        let newest = self.handle.newest.load(Ordering::Relaxed);
+        // The largest number stands for the end of the daemon.
+        if newest > generation.0 && newest < u64::MAX {
+            slot.phase = Phase::Downloading;
+            generation = Generation(newest);
+        }
+        tell(&self.handle, self.reported.as_ref(), generation, slot);
     }
 
     fn perform(&mut self, effect: Effect) -> Option<Event> {
