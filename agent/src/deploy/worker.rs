@@ -12,7 +12,7 @@ use super::keeper::{KeeperHandle, tell};
 use super::machine::{Effect, Event, next};
 use super::record::{Installed, SlotRecord};
 use super::stage::{Loaded, Stage, Verdict};
-use crate::protocol::{EngineState, ReportedSlot, SlotName};
+use crate::protocol::{EngineState, Generation, Phase, ReportedSlot, SlotName};
 use crate::pulse::Pulse;
 use crate::store::Store;
 
@@ -24,6 +24,9 @@ pub(super) const JUDGED_EVERY: Duration = Duration::from_millis(100);
 
 /// How long to wait before a record that could not be written is tried again.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often the log says so meanwhile.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// What the thread of a keeper works with.
 pub(super) struct Worker {
@@ -131,12 +134,30 @@ impl Worker {
         }
     }
 
-    /// Until the record is on disk, its effects must not begin: waits for a full disk. `false` when the daemon stops.
+    /// Until the record is on disk, its effects must not begin: waits for a full disk, and says so. `false` when the
+    /// daemon stops.
     pub(super) fn write(&self, record: &SlotRecord) -> bool {
+        let mut told: Option<Instant> = None;
         loop {
             match self.store.put_slot(&self.name, record) {
-                Ok(()) => return true,
-                Err(error) => tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name),
+                Ok(()) => {
+                    if told.is_some() {
+                        tell(
+                            &self.handle,
+                            self.reported.as_ref(),
+                            record.generation,
+                            record.reported(),
+                        );
+                    }
+                    return true;
+                }
+                Err(error) => {
+                    if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+                        told = Some(Instant::now());
+                        tracing::error!(slot = %self.name, "slot {} waits: {error}", self.name);
+                    }
+                    self.report_waiting(record, &error.to_string());
+                }
             }
             if self.handle.stopping.load(Ordering::Relaxed) {
                 return false;
@@ -144,6 +165,22 @@ impl Worker {
             self.pulse.beat(STEP);
             thread::sleep(WRITE_AGAIN);
         }
+    }
+
+    /// The operator, too, hears of it, also who has asked for something since that cannot be begun yet.
+    fn report_waiting(&self, record: &SlotRecord, error: &str) {
+        let mut slot = ReportedSlot {
+            reason: Some(format!("waits: {error}")),
+            ..record.reported()
+        };
+        let mut generation = record.generation;
+        let newest = self.handle.newest.load(Ordering::Relaxed);
+        // The largest number stands for the end of the daemon.
+        if newest > generation.0 && newest < u64::MAX {
+            slot.phase = Phase::Downloading;
+            generation = Generation(newest);
+        }
+        tell(&self.handle, self.reported.as_ref(), generation, slot);
     }
 
     pub(super) fn perform(&mut self, effect: Effect) -> Option<Event> {

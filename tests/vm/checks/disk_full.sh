@@ -21,13 +21,13 @@ waits() {
     at_least "$(ls /var/lib/edgeopt/in | wc -l)" 1
 }
 check "files whose results find no room stay" waits
-check "the journal says what is full" contains "No space left" journalctl -u edgeopt-agent -b --no-pager -n 30
+check "the journal says what is full" contains "free on disk: 0 B" journalctl -u edgeopt-agent -b --no-pager -n 30
 refused() {
     local output
     output=$(edgeopt fleet deploy /host/digits-3.edge --device device --slot digits --timeout 30 2>&1) && return 1
-    contains "free" echo "$output"
+    contains "No space left on device" echo "$output"
 }
-check "a deployment is refused, with the bytes that lack" refused
+check "a deployment waits, and the operator hears what for" refused
 check "the same process all the while, and ready" is "$(field ActiveState) $(pid)" "active $before"
 check "the model still answers" predict
 
