@@ -85,6 +85,11 @@ impl Worker {
             Err(Unloadable::Ever(reason)) => {
                 tracing::error!(slot = %self.name, "slot {}: the active model cannot be loaded: {reason}", self.name);
                 if self.record.previous.is_none() {
+                    if self.stage.backend().is_some() {
+                        // Nothing may stand in any more: a model that answers badly is better than none.
+                        self.report();
+                        return None;
+                    }
                     // No other model follows that what waits could wait for.
                     self.stage.empty();
                 }

@@ -124,6 +124,38 @@ fn a_wish_that_cannot_be_fetched_does_not_end_the_build_that_the_slot_waits_for(
     assert_eq!((builder.begun(), builder.cancelled()), (1, 0));
 }
 
+/// The operator has forbidden the stand-in since.
+#[test]
+fn an_engine_that_misbehaves_answers_on_where_nothing_may_take_its_place() {
+    let root = tempfile::tempdir().unwrap();
+    proven(root.path(), "lib 1");
+    for stand_in in [true, false] {
+        let server = server(64);
+        let builder = Arc::new(SlowBuilder::new(
+            &root.path().join("engines"),
+            "lib 2",
+            Comes::NaN,
+        ));
+        builder.open();
+        let keeper = keeper_of(root.path(), &server, &builder, stand_in, None);
+        wait_for(&keeper, |slot| {
+            on(slot, "slow-builder") && engine(slot) == Some(EngineState::Trying)
+        });
+        if stand_in {
+            continue;
+        }
+        assert!(ask(&server, [-1.0; 4]).unwrap().non_finite);
+        wait_for(&keeper, |slot| engine(slot) == Some(EngineState::Failed));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(first(&ask(&server, [1.0; 4]).unwrap()), 2.0);
+        let slot = keeper.handle().report().slot;
+        assert_eq!(
+            (slot.phase, slot.active_version.as_deref()),
+            (Phase::Active, Some("1"))
+        );
+    }
+}
+
 /// All that `budget` still has, but for what a model needs at most.
 fn taken_by_others(budget: &Budget) -> Reservation {
     let all = MemoryUse {
