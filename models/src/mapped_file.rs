@@ -51,10 +51,12 @@ impl MappedFile {
     /// # Errors
     /// When it cannot be opened or is no regular file.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
-        Self::map(&File::open(path)?, Place::Kept(path.canonicalize()?)).map(Arc::new)
+        Self::of(&open_regular(path)?, path)
+    }
+
+    /// Maps a file that is open already and lies at `path`.
+    pub(crate) fn of(file: &File, path: &Path) -> io::Result<Arc<Self>> {
+        Self::map(file, Place::Kept(path.canonicalize()?)).map(Arc::new)
     }
 
     /// Maps a temporary file, which is removed when nothing reads it any more.
@@ -88,18 +90,28 @@ impl MappedFile {
     }
 
     /// Lets the system take back the memory of these bytes; they are read from the file again when they are next used.
+    /// Does nothing for what does not lie in the file.
     pub fn release(&self, part: Range<usize>) {
+        if self.map.get(part.clone()).is_none() {
+            return;
+        }
         #[cfg(unix)]
-        // SAFETY: the mapping is read-only and backed by a file, so that dropped pages come back with the same content. A
-        // refusal costs nothing but memory.
+        // SAFETY: the part lies in the mapping, which is read-only and backed by a file, so that dropped pages come back
+        // with the same content. A refusal costs nothing but memory.
         #[allow(unsafe_code)]
         let _ = unsafe {
             self.map
                 .unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, part.start, part.len())
         };
-        #[cfg(not(unix))]
-        let _ = part;
     }
+}
+
+/// Opens a file for reading, if it is a regular one: opening a pipe would wait for ever.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    File::open(path)
 }
 
 impl Deref for MappedFile {
@@ -151,6 +163,24 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(mapped.path(), None);
         assert!(MappedFile::open(folder.path()).is_err());
+    }
+
+    #[test]
+    fn nothing_behind_the_file_is_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, vec![7u8; 1 << 16]).unwrap();
+        // Mapped one after the other they lie side by side, whichever way addresses go.
+        let mut pairs = Vec::new();
+        for _ in 0..32 {
+            let mut block = memmap2::MmapMut::map_anon(1 << 16).unwrap();
+            block.fill(1);
+            pairs.push((MappedFile::open(&path).unwrap(), block));
+        }
+        for (file, _) in &pairs {
+            file.release(1 << 16..2 << 16);
+        }
+        assert!(pairs.iter().all(|(_, block)| block.iter().all(|byte| *byte == 1)));
     }
 
     #[test]

@@ -57,6 +57,29 @@ fn packed(folder: &Path, key: Option<&SecretKey>) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
+/// Engines stand before the model and can be as large: what is passed over takes no memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn mapping_a_member_takes_no_memory_for_it_or_for_those_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.edge");
+    let members = BTreeMap::from([
+        ("engines/a.plan".to_owned(), Member::Data(vec![1; 8 << 20])),
+        ("model.onnx".to_owned(), Member::Data(vec![2; 8 << 20])),
+    ]);
+    pack(manifest(), &members, None, &path).unwrap();
+    let mapped = map_member(&path, "model.onnx").unwrap();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let of_file = smaps.split_once("large.edge").unwrap().1;
+    let resident = of_file
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:"))
+        .unwrap();
+    let kib: usize = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 1024, "{kib} KiB are resident");
+    assert_eq!(mapped.bytes(), [2; 8 << 20]);
+}
+
 fn check(bytes: &[u8], trust: &Trust) -> Result<(Manifest, Trusted), BundleError> {
     verify(bytes, &Limits::default(), trust)
 }

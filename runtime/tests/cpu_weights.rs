@@ -36,6 +36,36 @@ fn matmul() -> (Model, Tensor) {
     )
 }
 
+/// Names that are no places of files: exporters write paths of modules.
+#[test]
+fn weights_are_found_whatever_they_are_called() {
+    for name in ["/model/layer/w", "../w", "a\\b", "/", "wéights", "x y\n"] {
+        let (mut model, expected) = matmul();
+        let w = model.graph.initializers.shift_remove("w").unwrap();
+        model.graph.add_initializer(name.into(), w);
+        model.graph.nodes[0].inputs[1] = name.into();
+        assert_eq!(run(&compile(ModelSource::Model(&model))), expected, "{name:?}");
+        // A second one, which stays in memory while the first is in a file.
+        let folder = tempfile::tempdir().unwrap();
+        model.graph.spill_constants(folder.path()).unwrap();
+        let second = format!("{name}2");
+        let ones = Tensor::new(&[SIDE, SIDE], &[1f32; SIDE * SIDE]).unwrap();
+        model.graph.add_initializer(second.as_str().into(), ones);
+        let node = Node::new("MatMul", "second", ["y", &second], ["z"]);
+        model.graph.nodes.push(node);
+        model.graph.outputs[0].name = "z".into();
+        let engine = compile(ModelSource::Model(&model));
+        drop(model);
+        assert_eq!(mappings(folder.path()), 1, "{name:?}: the file is used");
+        let each = expected.view::<f32>().unwrap()[0] * SIDE as f32;
+        assert_eq!(
+            run(&engine),
+            Tensor::new(&[1, SIDE], &[each; SIDE]).unwrap(),
+            "{name:?}"
+        );
+    }
+}
+
 fn compile(source: ModelSource<'_>) -> Arc<dyn Engine> {
     // Without a rearranged copy, which would let the library forget the file.
     let options = CompileOptions {

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::member::{MANIFEST, SIGNATURE, check_path};
 use super::pack::hex;
 use super::{BundleError, Manifest, MemberInfo, Trust, Trusted};
+use crate::mapped_file::open_regular;
 use crate::{Bytes, MappedFile, MappedPart};
 
 /// The most a reader accepts.
@@ -171,14 +172,17 @@ pub fn read_member(reader: impl Read, name: &str, limit: Bytes) -> Result<Vec<u8
 /// digest is verified. The file must not be changed in place afterwards.
 ///
 /// # Errors
-/// When the file cannot be mapped, the bundle has no such member, or it does not match its digest.
+/// When the file cannot be read or mapped, the bundle has no such member, or it does not match its digest.
 pub fn map_member(path: &Path, name: &str) -> Result<MappedPart, BundleError> {
-    let file = MappedFile::open(path).map_err(|source| BundleError::Io {
+    let io = |source| BundleError::Io {
         path: path.into(),
         source,
-    })?;
-    let mut archive = tar::Archive::new(&file[..]);
-    let mut entries = archive.entries().map_err(archive_error)?.raw(true);
+    };
+    // Read, not mapped: a medium that fails is an error here, where a mapping would end the program; and members that
+    // stand before this one are passed over.
+    let file = open_regular(path).map_err(io)?;
+    let mut archive = tar::Archive::new(&file);
+    let mut entries = archive.entries_with_seek().map_err(archive_error)?.raw(true);
     let manifest = parse_manifest(&manifest_entry(&mut entries, &Limits::default())?)?;
     let info = manifest
         .members
@@ -189,21 +193,30 @@ pub fn map_member(path: &Path, name: &str) -> Result<MappedPart, BundleError> {
         if entry_name(&entry)? != name {
             continue;
         }
+        let cut_short = || member_error(name, "the file is cut short");
         let range = usize::try_from(entry.raw_file_position())
             .ok()
             .zip(usize::try_from(entry.size()).ok())
             .and_then(|(start, size)| Some(start..start.checked_add(size)?))
-            .filter(|range| range.end <= file.len())
-            .ok_or_else(|| member_error(name, "the file is cut short"))?;
-        let part = MappedPart {
-            file: file.clone(),
-            range: range.clone(),
+            .ok_or_else(cut_short)?;
+        let mut content = Hashed {
+            inner: entry,
+            hash: Sha256::new(),
+            size: 0,
         };
-        let actual = hex(&Sha256::digest(part.bytes()));
-        check_digest(name, info, actual, Bytes::from(range.len()))?;
-        // Whoever uses the member reads what it needs of it again.
-        file.release(range);
-        return Ok(part);
+        copy(&mut content, &mut std::io::sink()).map_err(io)?;
+        if content.size != range.len() as u64 {
+            return Err(cut_short());
+        }
+        check_digest(name, info, hex(&content.hash.finalize()), Bytes(content.size))?;
+        let file = MappedFile::of(&file, path).map_err(io).and_then(|file| {
+            if range.end <= file.len() {
+                Ok(file)
+            } else {
+                Err(cut_short())
+            }
+        })?;
+        return Ok(MappedPart { file, range });
     }
     Err(member_error(name, "the manifest lists it, but it is missing"))
 }

@@ -74,7 +74,7 @@ pub fn write_bytes_without(
 #[derive(Default)]
 pub(super) struct Payload<'a> {
     external: Option<(&'a str, u64)>,
-    /// Initializers whose bytes go nowhere.
+    /// Initializers of the graph that is written whose bytes go nowhere; subgraphs have none.
     elsewhere: HashMap<ValueName, Elsewhere>,
     /// The tensors that go to the file, with their offsets, in order; and where the file ends.
     pub(super) placed: Vec<(Tensor, u64)>,
@@ -203,7 +203,10 @@ fn start_from<M: Message + Default + Clone>(extra: &Option<Box<M>>) -> M {
 pub(super) fn write_graph(graph: &Graph, payload: &mut Payload<'_>) -> GraphProto {
     let mut proto: GraphProto = start_from(&graph.extra);
     proto.name.clone_from(&graph.name);
+    // Names are of this graph: a subgraph's constant of the same name is another one.
+    let elsewhere = std::mem::take(&mut payload.elsewhere);
     proto.node = graph.nodes.iter().map(|node| write_node(node, payload)).collect();
+    payload.elsewhere = elsewhere;
     let value_info = |info: &ValueInfo| write_value_info(info, info.extra.as_deref());
     proto.input = graph.inputs.iter().map(value_info).collect();
     proto.output = graph.outputs.iter().map(value_info).collect();
@@ -249,4 +252,33 @@ fn write_node(node: &Node, payload: &mut Payload<'_>) -> NodeProto {
         })
         .collect();
     proto
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Attribute;
+
+    #[test]
+    fn what_is_elsewhere_is_the_graphs_own_and_no_subgraphs_of_the_same_name() {
+        let mut inner = Graph::default();
+        inner
+            .initializers
+            .insert("w".into(), Tensor::vector(&[1f32, 2.0]));
+        let mut graph = Graph::default();
+        graph
+            .initializers
+            .insert("w".into(), Tensor::vector(&[3f32, 4.0]));
+        let mut node = Node::new("If", "if", ["condition"], ["y"]);
+        node.attributes
+            .insert("then_branch".into(), Attribute::Graph(Box::new(inner)));
+        graph.nodes.push(node);
+        let elsewhere = HashMap::from([("w".into(), Elsewhere::Given)]);
+        let encoded = write_bytes_without(&Model::new(graph, 21), elsewhere).unwrap();
+        let graph = ModelProto::parse_from_bytes(&encoded).unwrap().graph;
+        assert!(graph.initializer[0].raw_data.is_empty());
+        let inner = &graph.node[0].attribute[0].g.initializer[0];
+        assert_eq!(inner.raw_data, Tensor::vector(&[1f32, 2.0]).as_bytes());
+        assert!(inner.external_data.is_empty());
+    }
 }

@@ -98,6 +98,9 @@ impl Plan {
                 "width and height must not be zero".into(),
             ));
         }
+        if plan.canvas.0.max(plan.canvas.1) > MAX_SIDE as usize {
+            return Err(too_large(plan.canvas));
+        }
         Ok(plan)
     }
 
@@ -129,6 +132,12 @@ impl Plan {
     }
 }
 
+fn too_large((width, height): (usize, usize)) -> ImageError {
+    ImageError::Declaration(format!(
+        "{width}x{height} is larger than {MAX_SIDE} pixels a side"
+    ))
+}
+
 /// Bilinear interpolation between pixel centres without smoothing first: what OpenCV's `INTER_LINEAR` does, which
 /// most vision models were trained with.
 fn scale_to(image: &RgbImage, width: usize, height: usize) -> Result<RgbImage, ImageError> {
@@ -137,9 +146,7 @@ fn scale_to(image: &RgbImage, width: usize, height: usize) -> Result<RgbImage, I
     }
     let side = |length: usize| u32::try_from(length).ok().filter(|length| *length <= MAX_SIDE);
     let (Some(width), Some(height)) = (side(width), side(height)) else {
-        return Err(ImageError::Declaration(format!(
-            "{width}x{height} is larger than {MAX_SIDE} pixels a side"
-        )));
+        return Err(too_large((width, height)));
     };
     let mut scaled = RgbImage::new(width, height);
     let options =

@@ -220,6 +220,29 @@ mod tests {
         assert_eq!(prepared.geometry.pad, (0.0, 0.0));
     }
 
+    #[test]
+    fn an_input_too_large_for_any_memory_is_refused_however_small_the_image_becomes() {
+        let (width, height, fill, align) = (1 << 40, 4, 0, Align::Center);
+        for resize in [
+            Resize::Letterbox {
+                width,
+                height,
+                fill,
+                align,
+            },
+            Resize::FitHeight { width, height },
+            Resize::LimitLongSide {
+                limit: 4,
+                multiple: width,
+            },
+        ] {
+            let error = prepare(&gray(4, 2), &preprocessing(resize))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("larger than 16384 pixels a side"), "{error}");
+        }
+    }
+
     fn letterbox(align: Align) -> Resize {
         Resize::Letterbox {
             width: 4,

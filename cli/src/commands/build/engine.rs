@@ -56,7 +56,7 @@ pub(super) fn member(
         ..EngineOptions::default()
     };
     let stop = StopRequest::default();
-    scratch.interrupts(stop.clone());
+    let interruptible = scratch.interrupts(stop.clone());
     let _watch = MemoryWatch::start(BUILD_FLOOR, stop.clone(), available);
     let what = format!("building with {}", library.identity);
     let bar = screen.bar(&what, None);
@@ -67,6 +67,7 @@ pub(super) fn member(
     let built = build_engine(&library, onnx, &options, &Stoppable::new(&shown, stop))
         .map_err(|error| with_parts(error, asked.memory, plan))
         .context("no engine was built, and no bundle written")?;
+    drop(interruptible);
     bar.finish_and_clear();
     // What the builder kept to while it chose is scratch memory; what the engine takes in all is known only now.
     if let (Some(limit), Some(takes)) = (asked.memory, built.memory) {

@@ -36,21 +36,61 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// From here on Ctrl-C asks `builder` to stop; the second one ends the program.
-    pub(super) fn interrupts(&self, builder: StopRequest) {
+    /// While the result lives, Ctrl-C asks `builder` to stop; the second one ends the program.
+    pub(super) fn interrupts(&self, builder: StopRequest) -> Interruptible {
         *self.builder.lock().unwrap_or_else(PoisonError::into_inner) = Some(builder);
+        Interruptible(Arc::clone(&self.builder))
     }
+}
+
+/// A builder that Ctrl-C asks to stop.
+pub(super) struct Interruptible(Arc<Mutex<Option<StopRequest>>>);
+
+impl Drop for Interruptible {
+    fn drop(&mut self) {
+        // What is done does not stop: the next Ctrl-C would do nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Whether a builder that runs was asked to stop.
+fn asked_to_stop(builder: &Mutex<Option<StopRequest>>) -> bool {
+    let builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = builder.as_ref().filter(|builder| builder.reason().is_none());
+    running.inspect(|builder| builder.ask(Stop::Asked)).is_some()
 }
 
 fn remove_on_interrupt(folder: PathBuf, builder: Arc<Mutex<Option<StopRequest>>>) -> anyhow::Result<()> {
     ctrlc::set_handler(move || {
-        let builder = builder.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(builder) = builder.as_ref().filter(|builder| builder.reason().is_none()) {
-            builder.ask(Stop::Asked);
+        if asked_to_stop(&builder) {
             return;
         }
         let _ = std::fs::remove_dir_all(&folder);
         std::process::exit(INTERRUPTED);
     })
     .context("Ctrl-C cannot be caught")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_builder_is_asked_once_while_it_runs_and_not_when_it_is_done() {
+        let scratch = Scratch {
+            folder: tempfile::tempdir().unwrap(),
+            builder: Arc::default(),
+        };
+        assert!(!asked_to_stop(&scratch.builder));
+        let running = scratch.interrupts(StopRequest::default());
+        assert!(asked_to_stop(&scratch.builder));
+        assert!(
+            !asked_to_stop(&scratch.builder),
+            "the second time the program ends"
+        );
+        drop(running);
+        let done = scratch.interrupts(StopRequest::default());
+        drop(done);
+        assert!(!asked_to_stop(&scratch.builder));
+    }
 }

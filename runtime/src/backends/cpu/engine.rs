@@ -96,14 +96,19 @@ impl CpuEngine {
 
         memory::free::return_large_blocks();
         let weights = Weights::of(graph, true);
-        let (session, mut weights) = match create(runtime, &model, &weights, options) {
+        // As the fields do, the session goes before the weights it reads: what is bound last drops first.
+        let (mut weights, session) = match create(runtime, &model, &weights, options) {
             Err(CreateError::Refused(message)) if weights.folder().is_some() => {
                 // Some versions of the library have rules of their own about files.
                 tracing::debug!("weights are given from memory, not from their file: {message}");
                 let weights = Weights::of(graph, false);
-                (create(runtime, &model, &weights, options)?, weights)
+                let session = create(runtime, &model, &weights, options)?;
+                (weights, session)
             }
-            created => (created?, weights),
+            created => {
+                let session = created?;
+                (weights, session)
+            }
         };
         weights.release();
         memory::free::return_holes();

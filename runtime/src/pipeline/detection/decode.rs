@@ -253,8 +253,10 @@ fn index(output: &str, value: f32) -> Result<usize, PostprocessError> {
     if (0.0..16_777_216.0).contains(&value) && value.fract() == 0.0 {
         return Ok(value as usize);
     }
-    Err(PostprocessError::Index {
-        output: output.to_owned(),
-        value,
+    let output = output.to_owned();
+    Err(if value.is_finite() {
+        PostprocessError::Index { output, value }
+    } else {
+        PostprocessError::NotFinite { output }
     })
 }

@@ -362,6 +362,11 @@ fn numbers_that_cannot_be_are_refused() {
             "{format:?}: {error}"
         );
     }
+    let mut outputs = encoded(&separate(false), &[([0.0, 0.0, 4.0, 4.0], 0.5, 1)]);
+    let (_, classes) = outputs.iter_mut().find(|(name, _)| name == "classes").unwrap();
+    *classes = Tensor::new(&[1, 1], &[f32::NAN]).unwrap();
+    let error = read(outputs, &declared(separate(false)), None).unwrap_err();
+    assert!(matches!(error, PostprocessError::NotFinite { .. }), "{error}");
     let mut outputs = encoded(&detr(), &[([0.0, 0.0, 4.0, 4.0], 0.5, 1); 2]);
     outputs[1].1 = Tensor::new(&[1, 1, 4], &[0.5f32; 4]).unwrap();
     let error = read(outputs, &declared(detr()), None).unwrap_err().to_string();
