@@ -159,7 +159,7 @@ fn each_command_is_done_once_and_its_reply_goes_when_it_is_cleared() {
             .state,
         CommandState::Succeeded
     );
-    assert_eq!(unit.logged("command id=pause "), 1, "{}", unit.log());
+    assert_eq!(unit.logged("command pause: "), 1, "{}", unit.log());
     assert_eq!(unit.http().predict(1.0).unwrap().status, 503);
     done(&mut desk, "resume", Action::Resume { slot: main_slot() });
     assert_eq!(unit.http().predict(1.0).unwrap().status, 200);
@@ -261,6 +261,6 @@ fn a_command_that_was_interrupted_is_told_as_failed_and_not_begun_again() {
     assert_eq!(end.reason.unwrap(), "the daemon was restarted meanwhile");
     unit.until_active("1");
     unit.until_connected();
-    assert_eq!(unit.logged("command id=test "), 1, "{}", unit.log());
+    assert_eq!(unit.logged("command test: "), 1, "{}", unit.log());
     unit.stop();
 }
