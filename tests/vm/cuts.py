@@ -6,6 +6,7 @@ files go into the daemon's folder all the time, while the operator deploys one v
 
 import json
 import random
+import signal
 import socket
 import subprocess
 import threading
@@ -17,8 +18,10 @@ from machine import BOOT, MachineError
 VERSIONS = ("1", "2")
 # Seconds after the boot until a result must have come; and for everything that waits at the end.
 ANSWER = BOOT
-# Share of the cuts that come before the daemon has answered.
+# Share of the cuts that come before the daemon has answered; and of the others, before which the broker falls silent, so
+# that results are on the device's disk and nowhere else.
 EARLY = 0.25
+SILENT = 0.5
 
 
 def free_port():
@@ -152,10 +155,15 @@ def _run(suite, machine, outside, count, dice):
             result = machine.run("bash /host/guest/after_cut.sh")
             suite.say(answered and result.status == 0, f"up in {boots[-1]:.1f} s, answers after {answer:.1f} s",
                       result.output + result.errors + ("" if answered else "no answer\n" + machine.journal()))
-            after = dice.uniform(0, 8)
+            after, silence = dice.uniform(0, 8), dice.uniform(0.5, 4) if dice.random() < SILENT else 0
             time.sleep(after)
+            if silence:
+                outside.broker.send_signal(signal.SIGSTOP)
+                time.sleep(silence)
             moment = f"{time.monotonic() - begun:.1f} s after power on, {after:.1f} s of serving"
+            moment += f", {silence:.1f} s with a silent broker" if silence else ""
         disk = machine.cut()
+        outside.broker.send_signal(signal.SIGCONT)
         lost_blocks += int(disk.split()[-2])
         print(f"        cut {number}: {moment}; disk: {disk}", flush=True)
 
