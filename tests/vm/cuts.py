@@ -164,6 +164,8 @@ def _run(suite, machine, outside, count, dice):
             moment += f", {silence:.1f} s with a silent broker" if silence else ""
         disk = machine.cut()
         outside.broker.send_signal(signal.SIGCONT)
+        # What the broker still had is from before the cut.
+        time.sleep(1)
         lost_blocks += int(disk.split()[-2])
         print(f"        cut {number}: {moment}; disk: {disk}", flush=True)
 
