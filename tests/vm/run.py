@@ -49,7 +49,7 @@ class Suite:
         if not good and detail:
             print("        " + detail.strip().replace("\n", "\n        "), flush=True)
 
-    def script(self, name, timeout=400):
+    def script(self, name, timeout=800):
         """Runs `checks/<name>.sh` in the machine, whose lines are checks, and shows them as they come."""
         print(f"-- {name}", flush=True)
         log = self.machine.folder / "said.log"
