@@ -32,7 +32,7 @@ pub(crate) enum Comes {
 pub(crate) struct SlowBuilder {
     cpu: CpuBackend,
     folder: PathBuf,
-    library: String,
+    identity: String,
     comes: Comes,
     /// Scratch memory that a build must be allowed.
     needs: Bytes,
@@ -49,7 +49,7 @@ impl SlowBuilder {
         Self {
             cpu: CpuBackend::new().unwrap(),
             folder: folder.into(),
-            library: library.into(),
+            identity: library.into(),
             comes,
             needs: Bytes::ZERO,
             open: AtomicBool::new(false),
@@ -92,7 +92,7 @@ impl SlowBuilder {
             panic!("the daemon compiles from the bundle's file")
         };
         let digest = digest_of(part.bytes()).unwrap().0;
-        (format!("{digest} by "), format!("{digest} by {}", self.library))
+        (format!("{digest} by "), format!("{digest} by {}", self.identity))
     }
 
     fn fits(&self, options: &CompileOptions) -> Result<(), RuntimeError> {
@@ -113,7 +113,7 @@ impl Backend for SlowBuilder {
     }
 
     fn description(&self) -> String {
-        self.library.clone()
+        self.identity.clone()
     }
 
     fn compile(
@@ -142,7 +142,7 @@ impl Backend for SlowBuilder {
         } else {
             let other = kept.iter().find_map(|name| name.strip_prefix(&of_model));
             Some(match other {
-                Some(other) => format!("built by {other}, here {}", self.library),
+                Some(other) => format!("built by {other}, here {}", self.identity),
                 None => "none was built".into(),
             })
         };

@@ -103,7 +103,7 @@ impl Backend for TensorRtBackend {
             .map_or_else(|error| error, |(free, total)| format!("{free} of {total} free"));
         format!(
             "{:?} on {} ({}, {memory})",
-            self.maker.library(),
+            self.maker.vendor(),
             self.device.name(),
             self.device.target()
         )
@@ -125,7 +125,7 @@ impl Backend for TensorRtBackend {
             let (on_step, cancel) = (options.on_step.as_ref(), options.cancel.as_ref());
             self.maker.make(&wanted, on_step, cancel).map_err(refused)?
         };
-        let library = self.maker.library();
+        let library = self.maker.vendor();
         let loading = Loading {
             table: library.table,
             entries: library.entries,

@@ -79,7 +79,7 @@ impl EngineMaker {
     }
 
     /// The library.
-    pub fn library(&self) -> &Library {
+    pub fn vendor(&self) -> &Library {
         &self.tensorrt
     }
 
